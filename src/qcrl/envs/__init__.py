@@ -1,8 +1,14 @@
 """Environments: one description per task, a JAX engine, a MuJoCo engine, and adapters."""
 
-from qcrl.envs.base import Environment
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from qcrl.envs.tasks import TASKS
 from qcrl.errors import UserError
+
+if TYPE_CHECKING:
+    from qcrl.envs.base import Environment
 
 ENVIRONMENT_IDS = (*TASKS, "TwoPathEnv-v0")
 

@@ -19,14 +19,27 @@ class Step(NamedTuple):
 class Environment(Protocol):
     """A functional environment. Implementations are immutable, hashable, and pure in `reset` and `step`."""
 
-    id: str
-    description: str
-    observation_size: int
-    action_size: int
-    horizon: int
-    """Longest possible episode, in steps."""
-    fixed_length: bool
-    """True where every episode lasts exactly `horizon` steps: resets can then be drawn before a rollout."""
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def observation_size(self) -> int: ...
+
+    @property
+    def action_size(self) -> int: ...
+
+    @property
+    def horizon(self) -> int:
+        """Longest possible episode, in steps."""
+        ...
+
+    @property
+    def fixed_length(self) -> bool:
+        """True where every episode lasts exactly `horizon` steps: resets can then be drawn before a rollout."""
+        ...
 
     def reset(self, key: jax.Array) -> tuple[Any, Float[Array, " obs"]]: ...
 

@@ -10,7 +10,7 @@ def lidar(
     points: Float[Any, "n 2"],
     position: Float[Any, "2"],
     direction: Float[Any, "2"],
-    reach: float,
+    reach: Any,
     bins: int,
     xp: Any,
 ) -> Float[Any, " bins"]:

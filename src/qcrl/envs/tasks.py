@@ -47,6 +47,11 @@ class Task:
         return tuple(name for name, count in present.items() if count)
 
     @property
+    def cost_kinds(self) -> tuple[str, ...]:
+        """The kinds of object that cost."""
+        return tuple(kind for kind in ("hazards", "buttons", "gremlins") if getattr(self, kind))
+
+    @property
     def observation_size(self) -> int:
         return 12 + self.lidar_bins * len(self.lidars)
 

@@ -1,7 +1,7 @@
 """The paper's Figure 1: two routes to the goal. Route 1 has the lower mean cost and the heavier tail.
 
-The first action picks a route by its sign; the walk then takes `length` steps, and the whole cost of the route falls due
-on arrival. Route costs are Weibull distributed, so that mean, quantile and outage have closed forms.
+The first action picks a route by its sign; the walk then takes `length` steps, and the whole cost of the route falls
+due on arrival. Route costs are Weibull distributed, so that mean, quantile and outage have closed forms.
 """
 
 import math

@@ -1,0 +1,34 @@
+"""Measurements: speed of the environments, agreement of the engines, speed of training."""
+
+import argparse
+import importlib
+import os
+import platform
+from collections.abc import Sequence
+
+
+def main(what: str, *options: str) -> int:
+    """Runs `qcrl bench WHAT OPTIONS`."""
+    module = importlib.import_module(f"qcrl.bench.{what}")
+    parser = argparse.ArgumentParser(prog=f"qcrl bench {what}", description=module.__doc__)
+    module.add_options(parser)
+    return module.run(parser.parse_args(list(options))) or 0
+
+
+def hardware() -> str:
+    """One line on what the numbers were measured on."""
+    import jax
+
+    device = jax.devices()[0]
+    return (
+        f"{device.device_kind if device.platform != 'cpu' else 'CPU only'}, {os.cpu_count()} cores, "
+        f"jax {jax.__version__}, Python {platform.python_version()}"
+    )
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Rows as a Markdown table: what the docs show is what the command prints."""
+    print("| " + " | ".join(header) + " |")
+    print("|" + "---|" * len(header))
+    for row in rows:
+        print("| " + " | ".join(str(cell) for cell in row) + " |", flush=True)
