@@ -233,7 +233,11 @@ def test_parameters_differ_within_a_batch():
     @jax.jit
     @jax.vmap
     def cost(hazard_size):
-        state, _ = env.start(layout, Successors(SUCCESSORS.goals, jnp.zeros(0, jnp.int32)), env.parameters._replace(hazard_size=hazard_size))
+        state, _ = env.start(
+            layout,
+            Successors(SUCCESSORS.goals, jnp.zeros(0, jnp.int32)),
+            env.parameters._replace(hazard_size=hazard_size),
+        )
         return env.step(state, jnp.zeros(2))[1].cost
 
     np.testing.assert_array_equal(cost(jnp.array([0.3, 0.5])), [0, 1])

@@ -5,20 +5,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qcrl import stats
+    from qcrl.certificates import certify
     from qcrl.constraints import CVaR, Mean, Outage
     from qcrl.envs import make
     from qcrl.errors import UserError
+    from qcrl.evaluation import evaluate
     from qcrl.runs import load
     from qcrl.training import train
 
 __version__ = "0.1.0"
-__all__ = ["CVaR", "Mean", "Outage", "UserError", "load", "make", "stats", "train"]
+__all__ = ["CVaR", "Mean", "Outage", "UserError", "certify", "evaluate", "load", "make", "stats", "train"]
 
 _HOMES = {
     "CVaR": "constraints",
     "Mean": "constraints",
     "Outage": "constraints",
     "UserError": "errors",
+    "certify": "certificates",
+    "evaluate": "evaluation",
     "load": "runs",
     "make": "envs",
     "train": "training",

@@ -1,6 +1,10 @@
-"""Exact statements about an outage probability from counted episodes: intervals, bounds and sample sizes."""
+"""What counted episodes and trained seeds can tell: exact statements about outages, quantiles, CVaR, spread over seeds."""
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from scipy import stats
 
 from qcrl.errors import UserError
@@ -19,10 +23,17 @@ def outage_bound(outages: int, episodes: int, confidence: float = 0.95) -> float
     return float(stats.beta.ppf(confidence, outages + 1, episodes - outages)) if outages < episodes else 1.0
 
 
+def outage_lower_bound(outages: int, episodes: int, confidence: float = 0.95) -> float:
+    """Exact one-sided lower confidence bound for the outage probability."""
+    _check_counts(outages, episodes, confidence)
+    return float(stats.beta.ppf(1 - confidence, outages, episodes - outages + 1)) if outages > 0 else 0.0
+
+
 def episodes_needed(probability: float, confidence: float = 0.95, expected: float = 0.0, power: float = 0.8) -> int:
     """Smallest number of episodes that certifies `probability` with this power if the true outage is `expected`.
 
-    Certified means `outage_bound(outages, episodes, confidence) <= probability`.
+    Certified means `outage_bound(outages, episodes, confidence) <= probability`. Since outages are whole numbers, the
+    power saw-tooths as episodes are added: run exactly this many, because a few more may have a little less power.
     """
     for name, value in (("probability", probability), ("confidence", confidence), ("power", power)):
         _check_open_unit(name, value)
@@ -41,6 +52,49 @@ def episodes_needed(probability: float, confidence: float = 0.95, expected: floa
         if enough.any():
             return int(episodes[enough.argmax()])
         first += len(allowed)
+
+
+def quantile_interval(costs: Float[np.ndarray, " n"], level: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Two order statistics between which the quantile lies, whatever the distribution; infinite where none is."""
+    _check_open_unit("level", level)
+    _check_open_unit("confidence", confidence)
+    # The quantile is below order statistic i if at most i - 1 of the costs, binomially many, are below the quantile.
+    in_order = np.concatenate([[-np.inf], np.sort(costs), [np.inf]])
+    share = (1 - confidence) / 2
+    low = stats.binom.ppf(share, len(costs), level)
+    high = stats.binom.isf(share, len(costs), level) + 1
+    return float(in_order[int(low)]), float(in_order[int(high)])
+
+
+def cvar(costs: Float[np.ndarray, " n"], mass: float) -> float:
+    """Mean of the worst share `mass` of the costs. An episode on the edge of that share counts in part."""
+    _check_open_unit("mass", mass)
+    worst_first = np.sort(costs)[::-1]
+    counted = np.clip(mass * len(costs) - np.arange(len(costs)), 0, 1)
+    return float(np.average(worst_first, weights=counted))
+
+
+def interquartile_mean(values: Float[Any, "*batch seeds"], axis: int = -1) -> Any:
+    """Mean of the middle half: a seed that went wrong, or very well, does not move it."""
+    return stats.trim_mean(values, 0.25, axis=axis)
+
+
+def bootstrap_interval(
+    values: Float[Any, " seeds"],
+    statistic: Callable[..., Any] = np.mean,
+    confidence: float = 0.95,
+    rng: int = 0,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of a statistic over seeds, always the same for the same `rng`.
+
+    The statistic takes an `axis`, as those of NumPy do.
+    """
+    _check_open_unit("confidence", confidence)
+    if len(values) < 2:
+        raise UserError(f"{len(values)} value was given, but a spread needs at least two; train more seeds")
+    drawn = np.random.default_rng(rng).choice(np.asarray(values, float), (10_000, len(values)))
+    low, high = np.quantile(statistic(drawn, axis=-1), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
 
 
 def _check_counts(outages: int, episodes: int, confidence: float) -> None:

@@ -115,8 +115,10 @@ class PointEnv:
             success = pressed[layout.goal_button]
         following, cursor = self._next_goal(state)
         state = state._replace(
-            layout=jax.tree.map(lambda new, old: jnp.where(success, new, old), following, layout)._replace(
-                robot=position
+            layout=layout._replace(
+                robot=position,
+                goal=jnp.where(success, following.goal, layout.goal),
+                goal_button=jnp.where(success, following.goal_button, layout.goal_button),
             ),
             cursor=jnp.where(success, cursor, state.cursor),
             timer=jnp.where(success, task.button_delay, timer),
@@ -183,7 +185,9 @@ class PointEnv:
         def substep(number: Int[Array, ""], body: point.Body) -> point.Body:
             return point.integrate(body, net_force(body, start + number * robot.TIMESTEP))
 
-        body = jax.lax.fori_loop(0, robot.SUBSTEPS, substep, body)
+        # On an accelerator each turn of a loop is a launch; contacts, and a CPU, gain nothing and compile for longer.
+        unroll = 1 if jax.default_backend() == "cpu" or self.task.buttons else 5
+        body = jax.lax.fori_loop(0, robot.SUBSTEPS, substep, body, unroll=unroll)
         return body, point.solve_mass(body, net_force(body, start + robot.STEP_SECONDS))
 
     def _nearest_buttons(self, body: point.Body, layout: Layout) -> tuple[Float[Array, "2"], Float[Array, "2"]]:

@@ -1,0 +1,38 @@
+"""The losses that QCPO and PPO_Lag share (appendix on loss functions and on the policy loss)."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def gaussian_log_prob(
+    action: Float[Array, "*batch action"], mean: Float[Array, "*batch action"], log_std: Float[Array, " action"]
+) -> Float[Array, "*batch"]:
+    standard = (action - mean) * jnp.exp(-log_std)
+    return -0.5 * jnp.sum(standard**2 + 2 * log_std + jnp.log(2 * jnp.pi), axis=-1)
+
+
+def policy_loss(
+    ratio: Float[Array, "*batch"],
+    reward_advantage: Float[Array, "*batch"],
+    cost_advantage: Float[Array, "*batch"],
+    multiplier: Float[Array, ""],
+    clip: float,
+    clipping: Literal["joint", "separate"],
+) -> Float[Array, ""]:
+    """L(theta): PPO's clipped surrogate of A_r - lam A_c, with the two advantages clipped as one or each on its own."""
+    clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
+    if clipping == "joint":
+        advantage = reward_advantage - multiplier * cost_advantage
+        gain = jnp.minimum(ratio * advantage, clipped * advantage)
+    else:
+        reward = jnp.minimum(ratio * reward_advantage, clipped * reward_advantage)
+        cost = jnp.maximum(ratio * cost_advantage, clipped * cost_advantage)
+        gain = reward - multiplier * cost
+    return -jnp.mean(gain)
+
+
+def value_loss(value: Float[Array, "*batch"], target: Float[Array, "*batch"]) -> Float[Array, ""]:
+    """L(phi), and L_value(psi) for a mean of quantiles: half the mean squared error."""
+    return 0.5 * jnp.mean(jnp.square(value - target))

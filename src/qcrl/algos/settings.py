@@ -1,0 +1,135 @@
+"""The hyper-parameters that QCPO and PPO_Lag share. The defaults are what the paper's text says; presets.py has the others."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args, get_origin, get_type_hints
+
+from qcrl.algos.multiplier import DRIVERS
+from qcrl.errors import UserError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every field can be overridden by name, with dataclasses.replace or on the command line."""
+
+    num_envs: int = 12
+    """Environments stepped side by side."""
+    steps_per_env: int = 1000
+    """Steps taken in each environment per iteration."""
+    chunk_length: int = 100
+    """Length of the sub-trajectories that the LSTM is trained on."""
+    epochs: int = 8
+    """Passes over the batch per iteration."""
+    minibatches: int = 1
+    """Gradient steps per pass."""
+    learning_rate: float = 1e-4
+    """Adam's learning rate."""
+    max_gradient_norm: float = math.inf
+    """Longer gradients are scaled down to this norm."""
+    warmup_iterations: int = 0
+    """First iterations without gradient steps; they feed the observation statistics and move the multiplier."""
+
+    discount: float = 0.99
+    """Discount factor of rewards and costs."""
+    advantage_decay: float = 0.0
+    """GAE's lambda for reward advantages; 0 is the one-step TD error."""
+    cost_advantage_decay: float = 0.0
+    """GAE's lambda for cost advantages; 0 is the one-step TD error."""
+    target_decay: float = 1.0
+    """TD(lambda) of the critics' targets; 1 is the sampled return."""
+    cut_at_chunks: bool = False
+    """End the sums of advantages and targets at each chunk's end, with the next stored value."""
+    time_limit: Literal["terminal", "bootstrap"] = "terminal"
+    """Whether nothing follows an episode cut off by its time limit, or the critics' estimate does."""
+    scale_advantages: bool = False
+    """Divide both advantages by their standard deviation over the batch."""
+
+    clip: float = 0.1
+    """PPO's bound on the change of an action's probability, r_clip."""
+    clipping: Literal["joint", "separate"] = "joint"
+    """Clip A_r - multiplier * A_c as one, or reward and cost apart."""
+    divide_by_multiplier: bool = False
+    """Divide the policy loss by 1 + multiplier."""
+    value_loss_weight: float = 1.0
+    """Weight of the reward critic's loss."""
+    cost_mean_loss_weight: float = 1.0
+    """Weight of the loss of the mean cost estimate."""
+
+    cost_scale: float = 1.0
+    """Costs and the limit are divided by this inside the learner."""
+    driver: str = "mean"
+    """Statistic that drives the multiplier: quantile, outage or mean."""
+    integral_gain: float = 0.1
+    """Learning rate of the multiplier, eta; integral gain of its PID rule."""
+    proportional_gain: float = 0.0
+    """Proportional gain of the multiplier's PID rule."""
+    derivative_gain: float = 0.0
+    """Derivative gain of the multiplier's PID rule."""
+    gain_smoothing: float = 0.95
+    """Decay of the running means behind the proportional and derivative gains."""
+    derivative_delay: int = 10
+    """Iterations over which the derivative gain compares."""
+    initial_multiplier: float = 0.0
+    """Multiplier before the first iteration."""
+    driver_window: int = 0
+    """Most recent episodes that the driver looks at, at most `window`; 0 means all of it."""
+    window: int = 100
+    """Most recent episodes that metrics are taken over."""
+
+    hidden_sizes: tuple[int, ...] = (512, 512)
+    """Sizes of the MLP's tanh layers."""
+    lstm_size: int = 512
+    """Size of the LSTM behind the MLP; 0 leaves it out."""
+    skip: bool = False
+    """Add the MLP's output to the LSTM's."""
+    cost_input: Literal["lstm", "observation"] = "lstm"
+    """Where the previous cost enters: beside previous action and reward, or as one more observation."""
+    normalise_observations: bool = False
+    """Normalise observations by their running mean and variance, updated once per iteration."""
+    observation_clip: float = 10.0
+    """Bound on normalised observations."""
+    tanh_mean: bool = False
+    """Squash the policy's mean into [-1, 1]."""
+    initial_log_std: float = 0.0
+    """Log standard deviation of actions before the first iteration."""
+    matmul_precision: Literal["float32", "tensorfloat32", "bfloat16"] = "tensorfloat32"
+    """Type in which an accelerator multiplies matrices; a CPU computes in float32 unless bfloat16 is asked for."""
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            self._check_choice(name, get_args(hint) if get_origin(hint) is Literal else ())
+        self._check_choice("driver", tuple(DRIVERS))
+        for name in ("num_envs", "steps_per_env", "chunk_length", "epochs", "minibatches", "window"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}, but must be at least 1")
+        for name in ("learning_rate", "cost_scale", "observation_clip", "max_gradient_norm"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} is {getattr(self, name)}, but must be greater than 0")
+        for name in ("discount", "advantage_decay", "cost_advantage_decay", "target_decay", "gain_smoothing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} is {getattr(self, name)}, but must lie between 0 and 1")
+        if self.steps_per_env % self.chunk_length:
+            raise UserError(
+                f"steps_per_env is {self.steps_per_env}, but must be a multiple of chunk_length ({self.chunk_length})"
+            )
+        if self.pieces % self.minibatches:
+            raise UserError(f"minibatches is {self.minibatches}, but must divide the {self.pieces} pieces of a batch")
+        if self.skip and self.lstm_size and self.hidden_sizes[-1] != self.lstm_size:
+            raise UserError(
+                f"lstm_size is {self.lstm_size}, but with skip it must equal the last of hidden_sizes {self.hidden_sizes}"
+            )
+        if not 0 <= self.driver_window <= self.window:
+            raise UserError(f"driver_window is {self.driver_window}, but must lie between 0 and window ({self.window})")
+
+    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        if choices and getattr(self, name) not in choices:
+            raise UserError(f"{name} is {getattr(self, name)!r}, but must be one of {', '.join(choices)}")
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.steps_per_env
+
+    @property
+    def pieces(self) -> int:
+        """What minibatches are made of: chunks for an LSTM, single steps without one."""
+        return self.steps_per_iteration // (self.chunk_length if self.lstm_size else 1)

@@ -1,0 +1,237 @@
+"""What plots and reports read from run folders: curves over seeds, episode costs with their tails, certificates."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from qcrl import stats
+from qcrl.errors import UserError
+from qcrl.quantiles import grid
+from qcrl.runs import Run, _columns, load, read_config
+
+RECENT = 100
+"""Training episodes per seed that stand in for an evaluation where there is none: the last ones."""
+TAIL_LEVELS = grid(25)[-8:]
+"""Levels of the quantiles that a Weibull tail is fitted to, as in the paper."""
+ACRONYMS = {"qcpo": "QCPO", "ppo_lag": "PPO_Lag", "wcsac": "WCSAC", "wcsac_weibull": "WCSAC-Weibull", "cvar_pg": "CVaR-PG"}
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The training of one setting: all seeds of a run that share probability and limit."""
+
+    label: str
+    environment: str
+    probability: float
+    limit: float
+    source: str
+    """The folder or file that it was read from."""
+    columns: dict[str, np.ndarray] = field(repr=False)
+    """Those of metrics.csv, for this setting only."""
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted(set(self.columns["seed"].tolist()))
+
+    def over_seeds(self, name: str) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        """Environment steps, and mean and standard deviation of a column over the seeds that got so far."""
+        if name not in self.columns:
+            raise UserError(f"{self.source} has no column {name}; it has {', '.join(self.columns)}")
+        steps, place = np.unique(self.columns["env_steps"], return_inverse=True)
+        seeds, row = np.unique(self.columns["seed"], return_inverse=True)
+        table = np.full((len(seeds), len(steps)), np.nan)
+        table[row, place] = self.columns[name]
+        kept = ~np.isnan(table).all(axis=0)
+        return steps[kept], np.nanmean(table[:, kept], axis=0), np.nanstd(table[:, kept], axis=0)
+
+
+def read_curves(paths: Iterable[str | Path]) -> list[Curves]:
+    """The settings in these run folders, or in CSV files with the columns of metrics.csv; labels tell them apart."""
+    found = [curves for path in paths for curves in _read_settings(Path(path))]
+    if not found:
+        raise UserError("there is nothing to show; give at least one run that has trained")
+    return _distinct(found)
+
+
+def _read_settings(path: Path) -> list[Curves]:
+    if path.suffix == ".csv":
+        folder, table = path.parent, read_table(path)
+        config = read_config(folder) if (folder / "config.json").exists() else None
+        name, environment = (label(config), config["environment"]["id"]) if config else (path.stem, "")
+    else:
+        run = load(path)
+        table, name, environment = run.metrics, label(run.config), run.config["environment"]["id"]
+    missing = {"seed", "probability", "limit", "env_steps"} - set(table)
+    if missing:
+        raise UserError(f"{path} has no column {', '.join(sorted(missing))}; give a file like a run's metrics.csv")
+    settings = dict.fromkeys(zip(table["probability"].tolist(), table["limit"].tolist()))
+    curves = []
+    for probability, limit in settings:
+        rows = (table["probability"] == probability) & (table["limit"] == limit)
+        columns = {column: values[rows] for column, values in table.items()}
+        full = f"{name}, p = {probability:g}"
+        curves.append(Curves(full, environment, probability, limit, str(path), columns))
+    return curves
+
+
+def read_table(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a CSV file of numbers."""
+    try:
+        return _columns(path)
+    except ValueError as error:
+        raise UserError(f"{path} is not a table of numbers ({error}); give a file like a run's metrics.csv") from None
+
+
+def label(config: dict[str, Any]) -> str:
+    """Algorithm and preset of a run."""
+    name = config["algorithm"]["name"]
+    return " ".join(filter(None, [ACRONYMS.get(name, name), config.get("preset")]))
+
+
+def _distinct(found: Sequence[Curves]) -> list[Curves]:
+    """Labels also name the limit where there are several, and the run where two would still be the same."""
+    several = len({curves.limit for curves in found}) > 1
+    named = [replace(c, label=f"{c.label}, d = {c.limit:g}") if several else c for c in found]
+    taken = [(c.environment, c.label) for c in named]
+    return [
+        replace(c, label=f"{c.label} ({_short(c.source)})") if taken.count((c.environment, c.label)) > 1 else c
+        for c in named
+    ]
+
+
+def _short(source: str) -> str:
+    path = Path(source).resolve()
+    return path.parent.name if path.suffix == ".csv" else path.name
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation in a run folder, or what the last training episodes say in its place."""
+
+    name: str
+    """Where the episodes come from, in words."""
+    rows: list[dict[str, Any]]
+    """One per lane: seed, probability, limit, outage with its interval, and the like."""
+    pooled: list[dict[str, Any]]
+    """One per probability and limit, over all seeds."""
+    episodes: dict[str, np.ndarray] = field(repr=False)
+    """Columns seed, probability, limit, return, cost: one row per episode."""
+
+    def costs(self, probability: float, limit: float) -> Float[np.ndarray, " episodes"]:
+        chosen = (self.episodes["probability"] == probability) & (self.episodes["limit"] == limit)
+        return np.sort(self.episodes["cost"][chosen])
+
+
+def evaluations(run: Run) -> list[Evaluation]:
+    """Every evaluation in the folder; without one, the most recent training episodes."""
+    found = []
+    for path in sorted(run.path.glob("evaluation-*.json")):
+        content = read_json(path)
+        try:
+            kind = "deterministic actions" if content["deterministic"] else "drawn actions"
+            name = f"{content['episodes']:,} fresh episodes per seed, {content['engine']} engine, {kind}"
+            table = read_table(path.with_suffix(".csv"))
+            found.append(Evaluation(name, content["per_lane"], content["pooled"], table))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} is no evaluation of this version ({error!r}); evaluate the run again") from None
+    return found or [recent_training(run)]
+
+
+def recent_training(run: Run) -> Evaluation:
+    """The last training episodes of every lane, summed up like an evaluation."""
+    table = run.episodes
+    lanes = [np.all([table[name] == value for name, value in lane._asdict().items()], axis=0) for lane in run.lanes]
+    rows = [np.flatnonzero(chosen)[-RECENT:] for chosen in lanes]
+    if not any(map(len, rows)):
+        raise UserError(f"no episode has ended yet in {run.path}; train it for more steps")
+    episodes = {name: column[np.concatenate(rows)] for name, column in table.items()}
+    per_lane = [
+        {"seed": lane.seed, **_summary(table, chosen, lane.probability, lane.limit)}
+        for lane, chosen in zip(run.lanes, rows)
+        if len(chosen)
+    ]
+    pooled = [
+        {"seeds": len(together), **_summary(table, np.concatenate(together), *setting)}
+        for setting in dict.fromkeys(lane[1:] for lane in run.lanes)
+        if (together := [chosen for lane, chosen in zip(run.lanes, rows) if lane[1:] == setting and len(chosen)])
+    ]
+    return Evaluation(f"last {RECENT} training episodes per seed", per_lane, pooled, episodes)
+
+
+def _summary(table: dict[str, np.ndarray], rows: np.ndarray, probability: float, limit: float) -> dict[str, Any]:
+    returns, costs = table["return"][rows], table["cost"][rows]
+    outages, episodes = int((costs > limit).sum()), len(costs)
+    low, high = stats.outage_interval(outages, episodes)
+    worst = np.sort(costs)[math.floor(episodes * (1 - probability) + 1e-9) :]
+    return {
+        "probability": probability,
+        "limit": limit,
+        "episodes": episodes,
+        "outages": outages,
+        "outage": outages / episodes,
+        "outage_low": low,
+        "outage_high": high,
+        "mean_return": float(returns.mean()),
+        "std_return": float(returns.std()),
+        "mean_cost": float(costs.mean()),
+        "cost_quantile": float(worst[0]),
+        "cvar": float(worst.mean()),
+        **fit_tails(costs, limit),
+    }
+
+
+def fit_tails(costs: Float[np.ndarray, " episodes"], limit: float) -> dict[str, dict[str, float] | None]:
+    """A Weibull tail through the upper quantiles and a Gaussian by its moments, each with the outage that it implies.
+
+    A tail is None where the costs do not determine it: quantiles that are 0 or all alike.
+    """
+    from scipy.stats import norm
+
+    quantiles = np.quantile(costs, TAIL_LEVELS, method="inverted_cdf")
+    weibull = gaussian = None
+    usable = quantiles > 0
+    if len(set(quantiles[usable].tolist())) > 1:
+        # eq. weibull_tail_loss is least where a straight line fits log quantiles over log rates best.
+        slope, level = np.polyfit(np.log(-np.log1p(-TAIL_LEVELS[usable])), np.log(quantiles[usable]), 1)
+        shape, scale = float(1 / slope), float(np.exp(level))
+        weibull = {"shape": shape, "scale": scale, "outage": math.exp(-((limit / scale) ** shape))}
+    mean, std = float(costs.mean()), float(costs.std())
+    if std > 0:
+        gaussian = {"mean": mean, "std": std, "outage": float(norm.sf(limit, mean, std))}
+    return {"weibull": weibull, "gaussian": gaussian}
+
+
+def survival(tail: str, fitted: dict[str, float], x: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Pr(cost > x) under a fitted tail, "weibull" or "gaussian"."""
+    if tail == "weibull":
+        return np.exp(-((x / fitted["scale"]) ** fitted["shape"]))
+    from scipy.stats import norm
+
+    return norm.sf(x, fitted["mean"], fitted["std"])
+
+
+def empirical_survival(costs: Float[np.ndarray, " episodes"]) -> tuple[np.ndarray, np.ndarray]:
+    """Corners of the staircase Pr(cost > x): after each distinct cost, the share of episodes that cost more."""
+    x, counts = np.unique(costs, return_counts=True)
+    return np.append(0.0, x), np.append(1.0, 1 - np.cumsum(counts) / len(costs))
+
+
+def certificates(run: Run) -> list[dict[str, Any]]:
+    """The certificates in the folder, each with its file name."""
+    return [{"file": path.name, **read_json(path)} for path in sorted(run.path.glob("certificate-*.json"))]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); write it again or remove it") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no result; write it again or remove it")
+    return content

@@ -1,0 +1,109 @@
+"""Training speed: environment steps per second of whole iterations, for each preset, and beside PyTorch where installed."""
+
+import argparse
+import dataclasses
+import importlib.util
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qcrl import compilation
+from qcrl.algos import PRESETS, preset
+from qcrl.bench import hardware, print_table
+from qcrl.envs import ENVIRONMENT_IDS, make
+
+FULL_LENGTH = 5_000_000
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--algo", choices=list(PRESETS), default="qcpo", help="(default: qcpo)")
+    parser.add_argument("--env", choices=ENVIRONMENT_IDS, default="DynamicEnv-v0", help="(default: DynamicEnv-v0)")
+    parser.add_argument("--presets", nargs="+", default=["paper", "fast"], help="(default: paper fast)")
+    parser.add_argument("--seeds", type=int, default=None, help="(default: 1 on a CPU, 10 on an accelerator)")
+    parser.add_argument("--iterations", type=int, default=3, help="timed iterations per preset (default: 3)")
+    parser.add_argument("--no-torch", action="store_true", help="leave PyTorch out")
+
+
+def run(args: argparse.Namespace) -> None:
+    compilation.use_cache()
+    on_cpu = jax.default_backend() == "cpu"
+    seeds = args.seeds or (1 if on_cpu else 10)
+    print(
+        f"{hardware()}; {args.algo} on {args.env}, {seeds} seed(s) in one program; the median of {args.iterations} iterations\n"
+    )
+    rows, speeds = [], {}
+    for name in args.presets:
+        algorithm = preset(args.algo, name)
+        seconds, compiling = iteration_seconds(algorithm, args.env, seeds, args.iterations)
+        speeds[name] = seeds * algorithm.steps_per_iteration / seconds
+        full = seconds * FULL_LENGTH / algorithm.steps_per_iteration
+        rows.append(
+            [name, f"{seconds:.3f}", f"{speeds[name]:,.0f}", f"{full:,.0f}", f"{compiling:.0f}", _peak_memory()]
+        )
+    header = [
+        "preset",
+        "s per iteration",
+        "steps/s, all seeds",
+        f"s for {seeds} x 5M steps",
+        "compiled in s",
+        "peak memory so far",
+    ]
+    print_table(header, rows)
+    if {"paper", "fast"} <= speeds.keys():
+        print(f"\nfast / paper: {speeds['fast'] / speeds['paper']:.1f}")
+    if args.no_torch or args.algo != "qcpo" or "paper" not in args.presets or not on_cpu:
+        return
+    if not importlib.util.find_spec("torch"):
+        print("\nPyTorch is not installed: not compared.")
+        return
+    from qcrl.bench.torch_update import torch_update
+
+    algorithm = preset("qcpo", "paper")
+    ours, theirs = update_seconds(algorithm, args.env), _median_seconds(torch_update(algorithm, make(args.env)), 2)
+    print(
+        f"\nUpdate of the paper preset ({algorithm.epochs} epochs over {algorithm.steps_per_iteration:,} steps): ",
+        end="",
+    )
+    print(f"{ours:.1f} s here, {theirs:.1f} s in PyTorch, {theirs / ours:.2f} times as fast")
+
+
+def iteration_seconds(algorithm: Any, env_id: str, seeds: int, iterations: int) -> tuple[float, float]:
+    """Seconds of one iteration of all seeds, rollout and update, and those of compiling it."""
+    env = make(env_id)
+    init = jax.jit(jax.vmap(lambda seed: algorithm.init(env, jax.random.key(seed), 15.0, 0.1)))
+    state = jax.block_until_ready(init(jnp.arange(seeds)))
+    start = time.perf_counter()
+    advance = jax.jit(jax.vmap(lambda state: algorithm.iterate(env, state))).lower(state).compile()
+    compiling = time.perf_counter() - start
+    # Past the first iterations, which may only feed the observation statistics.
+    state, _ = advance(advance(state)[0])
+    return _median_seconds(lambda: jax.block_until_ready(advance(state)), iterations), compiling
+
+
+def update_seconds(algorithm: Any, env_id: str) -> float:
+    """Seconds of the update alone: an iteration with all its epochs less one without any, per epoch done."""
+    few = dataclasses.replace(algorithm, epochs=1)
+    longer, _ = iteration_seconds(algorithm, env_id, 1, 2)
+    shorter, _ = iteration_seconds(few, env_id, 1, 2)
+    return (longer - shorter) * algorithm.epochs / (algorithm.epochs - 1)
+
+
+def _median_seconds(work: Callable[[], object], repeats: int) -> float:
+    work()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _peak_memory() -> str:
+    stats = jax.devices()[0].memory_stats() or {}
+    peak = stats.get("peak_bytes_in_use") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return f"{peak / 2**30:.1f} GiB"

@@ -1,0 +1,151 @@
+"""qcrl train: options, what they mean and default to, and the verdict at the end."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from qcrl import hyperparameters, training
+from qcrl.algos import ALGORITHMS, PRESETS
+from qcrl.cli import COMMANDS, Handler, Parser
+from qcrl.constraints import Outage
+from qcrl.envs import ENVIRONMENT_IDS, make
+from qcrl.errors import UserError
+from qcrl.runs import read_config
+
+DEFAULTS: dict[str, Any] = {
+    "algo": "qcpo",
+    "env": "DynamicEnv-v0",
+    "limit": [15.0],
+    "outage": [0.1],
+    "steps": 3_000_000,
+    "seeds": 1,
+    "first_seed": 0,
+    "preset": "fast",
+    "out": "a new, timestamped one under runs/",
+    "resume": "off",
+    "checkpoint_interval": 60,
+    "wandb": "off",
+    "deterministic": "off",
+}
+"""What applies where an option is left out; while a run is resumed, its own settings apply instead."""
+
+NEXT = ("certify", "plot", "report")
+"""Commands that make something of a trained run."""
+
+
+def command(parser: Parser, arguments: list[str]) -> Handler:
+    algo = next((word for word in arguments if word in ALGORITHMS), DEFAULTS["algo"])
+    preset = _peek(arguments, "--preset", DEFAULTS["preset"])
+    parser.usage = "qcrl train [ALGO] [ENV] [options]"
+
+    def option(name: str, meaning: str, **details: Any) -> None:
+        parser.add_argument(name, help=f"{meaning} (default: {_shown(name)})", **details)
+
+    option("algo", ", ".join(ALGORITHMS), nargs="?")
+    option("env", ", ".join(ENVIRONMENT_IDS), nargs="?")
+    several = {"nargs": "+", "type": float}
+    option("--limit", "allowed episode cost; several are trained side by side", metavar="D", **several)
+    option("--outage", "share of episodes that may cost more; several are trained side by side", metavar="P", **several)
+    option("--steps", "environment steps per seed and setting", type=float, metavar="N")
+    option("--seeds", "number of seeds, trained side by side", type=int, metavar="N")
+    option("--first-seed", "the first of them", type=int, metavar="SEED")
+    option("--preset", f"values of the hyper-parameters: {', '.join(PRESETS[algo])}", metavar="NAME")
+    option("--out", "run folder", metavar="DIR")
+    option("--resume", "continue the run in --out; options left out are those of the run", action="store_true")
+    option("--checkpoint-interval", "seconds between checkpoints", type=float, metavar="S")
+    option("--wandb", "log to this project of Weights & Biases as well", nargs="?", const="qcrl", metavar="PROJECT")
+    option("--deterministic", "make a GPU compute bit for bit alike, if more slowly", action="store_true")
+    _add_hyperparameters(parser, algo, preset)
+    return run
+
+
+def _add_hyperparameters(parser: Parser, algo: str, preset: str) -> None:
+    settings = PRESETS[algo].get(preset, PRESETS[algo][DEFAULTS["preset"]])
+    hints = get_type_hints(type(settings))
+    group = parser.add_argument_group(f"hyper-parameters of {algo} (defaults: preset {preset})")
+    for field, text in hyperparameters.documentation(type(settings)).items():
+        value = getattr(settings, field)
+        is_list = isinstance(value, tuple)
+        shown = " ".join(map(str, value)) if is_list else value
+        group.add_argument(
+            f"--{field.replace('_', '-')}",
+            dest=f"field_{field}",
+            nargs="+" if is_list else None,
+            metavar="X",
+            help=f"{text} [{hyperparameters.describe(hints[field])}] (default: {shown})".replace("%", "%%"),
+        )
+
+
+def _shown(option: str) -> str:
+    value = DEFAULTS[option.removeprefix("--").replace("-", "_")]
+    return " ".join(f"{part:g}" for part in value) if isinstance(value, list) else str(value)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.deterministic:
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true".strip()
+    if args.resume and args.out is None:
+        raise UserError("--resume needs to know which run; give its folder with --out")
+    if args.algo in ENVIRONMENT_IDS and args.env is None:
+        args.algo, args.env = None, args.algo
+    given = _with_defaults(args)
+    hyperparameters.check_name("algorithm", given["algo"], ALGORITHMS)
+    env = make(given["env"])
+    run = training.train(
+        given["algorithm"] or given["algo"],
+        env,
+        [Outage(limit, probability) for probability in given["outage"] for limit in given["limit"]],
+        steps=given["steps"],
+        seeds=given["seeds"],
+        preset=given["preset"],
+        out=args.out,
+        first_seed=given["first_seed"],
+        resume=args.resume,
+        checkpoint_interval=given["checkpoint_interval"],
+        wandb=args.wandb,
+        **{
+            name.removeprefix("field_"): hyperparameters.parse(",".join(typed) if isinstance(typed, list) else typed)
+            for name, typed in vars(args).items()
+            if name.startswith("field_") and typed is not None
+        },
+    )
+    from qcrl.verdict import verdict  # not above: --help need not wait for scipy
+
+    print(verdict(run, env))
+    print(f"Run folder: {run.path}")
+    following = [f"qcrl {name} {run.path}" for name in NEXT if name in COMMANDS]
+    print("Next: " + ", ".join([*following, f"tensorboard --logdir {run.path}"]))
+    return 1 if run.frozen else 0
+
+
+def _with_defaults(args: argparse.Namespace) -> dict[str, Any]:
+    """What was not given is as in the run that is resumed, or the default."""
+    defaults: dict[str, Any] = {**DEFAULTS, "algorithm": None}
+    if args.resume and (Path(args.out) / "config.json").exists():
+        stored = read_config(Path(args.out))
+        defaults |= {
+            "algo": stored["algorithm"]["name"],
+            "env": stored["environment"]["id"],
+            "limit": stored["limits"],
+            "outage": stored["probabilities"],
+            "steps": stored["steps"],
+            "seeds": stored["seeds"] if args.first_seed is None else len(stored["seeds"]),
+            "first_seed": stored["seeds"][0],
+            "preset": stored["preset"],
+        }
+        if args.algo in (None, defaults["algo"]) and args.preset in (None, defaults["preset"]):
+            defaults["algorithm"] = hyperparameters.from_json(stored["algorithm"])
+    return {
+        name: default if getattr(args, name, None) is None else getattr(args, name)
+        for name, default in defaults.items()
+    }
+
+
+def _peek(arguments: list[str], option: str, default: str) -> str:
+    for word, following in zip(arguments, [*arguments[1:], default]):
+        if word == option:
+            return following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return default

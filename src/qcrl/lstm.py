@@ -1,0 +1,104 @@
+"""An LSTM layer: one step for acting, and a whole sequence with a hand-written backward pass for learning.
+
+One kernel holds the rows for the input and, below them, those for the previous output. Gate order: in, forget, new, out.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+
+class Memory(NamedTuple):
+    """The state that is carried from step to step: output and cell."""
+
+    hidden: Any
+    cell: Any
+
+
+def _unroll() -> int:
+    """Several steps per turn of the loop spare an accelerator launches; on a CPU they only lengthen compilation."""
+    return 1 if jax.default_backend() == "cpu" else 10
+
+
+def matmul(x: Float[Array, "*batch i"], kernel: Float[Array, "i o"]) -> Float[Array, "*batch o"]:
+    """A product in the kernel's type, accumulated and returned in float32."""
+    return jnp.matmul(x.astype(kernel.dtype), kernel, preferred_element_type=jnp.float32)
+
+
+def step(params: dict[str, Array], x: Float[Array, "*batch input"], memory: Memory) -> Memory:
+    raw = matmul(jnp.concatenate([x, memory.hidden], axis=-1), params["kernel"]) + params["bias"]
+    return _activate(raw, memory.cell)[0]
+
+
+def sequence(
+    params: dict[str, Array],
+    x: Float[Array, "time batch input"],
+    first: Bool[Array, "time batch"],
+    start: Memory,
+) -> Memory:
+    """The memory after every step. It is emptied before each step that is the `first` of an episode.
+
+    Gradients flow through the outputs; not into `start`, nor from the cells.
+    """
+    size = x.shape[-1]
+    projected = matmul(x, params["kernel"][:size]) + params["bias"]
+    return _scan(projected, params["kernel"][size:], first, start)
+
+
+def forget(memory: Memory, first: Bool[Array, "*batch"]) -> Memory:
+    """The memory, emptied where an episode begins."""
+    return jax.tree.map(lambda x: jnp.where(first[..., None], 0.0, x), memory)
+
+
+def _activate(raw: Float[Array, "*batch gates"], cell: Array) -> tuple[Memory, Array]:
+    i, f, g, o = jnp.split(raw, 4, axis=-1)
+    i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+    cell = f * cell + i * g
+    return Memory(o * jnp.tanh(cell), cell), jnp.concatenate([i, f, g, o], axis=-1)
+
+
+# The backward pass is written out because autodiff adds up the recurrent kernel's gradient step by step; here it is one
+# product over all steps.
+@jax.custom_vjp
+def _scan(projected: Array, recurrent: Array, first: Array, start: Memory) -> Memory:
+    return _forward(projected, recurrent, first, start)[0]
+
+
+def _forward(projected: Array, recurrent: Array, first: Array, start: Memory) -> tuple[Memory, Any]:
+    def advance(memory: Memory, x: tuple[Array, Array]) -> tuple[Memory, tuple[Memory, Array]]:
+        memory = forget(memory, x[1])
+        memory, gates = _activate(x[0] + matmul(memory.hidden, recurrent), memory.cell)
+        return memory, (memory, gates)
+
+    _, (memories, gates) = jax.lax.scan(advance, start, (projected, first), unroll=_unroll())
+    return memories, (gates, memories, recurrent, first, start)
+
+
+def _backward(saved: Any, cotangents: Memory) -> tuple[Array, Array, None, Memory]:
+    gates, memories, recurrent, first, start = saved
+    before = forget(jax.tree.map(lambda x, x0: jnp.concatenate([x0[None], x[:-1]]), memories, start), first)
+
+    def retreat(later: Memory, x: tuple[Array, ...]) -> tuple[Memory, Array]:
+        d_hidden, gates, cell, cell_before, first = x
+        i, f, g, o = jnp.split(gates, 4, axis=-1)
+        squashed = jnp.tanh(cell)
+        d_hidden = d_hidden + later.hidden
+        d_cell = later.cell + d_hidden * o * (1 - squashed**2)
+        d_in = d_cell * g * i * (1 - i)
+        d_forget = d_cell * cell_before * f * (1 - f)
+        d_new = d_cell * i * (1 - g**2)
+        d_out = d_hidden * squashed * o * (1 - o)
+        d_raw = jnp.concatenate([d_in, d_forget, d_new, d_out], axis=-1)
+        return forget(Memory(matmul(d_raw, recurrent.T), d_cell * f), first), d_raw
+
+    nothing = jax.tree.map(jnp.zeros_like, start)
+    steps = (cotangents.hidden, gates, memories.cell, before.cell, first)
+    _, d_raw = jax.lax.scan(retreat, nothing, steps, reverse=True, unroll=_unroll())
+    hidden = before.hidden.reshape(-1, before.hidden.shape[-1])
+    d_recurrent = matmul(hidden.T, d_raw.reshape(-1, d_raw.shape[-1]).astype(recurrent.dtype))
+    return d_raw, d_recurrent.astype(recurrent.dtype), None, nothing
+
+
+_scan.defvjp(_forward, _backward)

@@ -1,0 +1,149 @@
+"""The actor-critic network of the paper's appendix: an MLP, an optional LSTM behind it, and all heads as one linear layer.
+
+`Network.step` walks one step with a memory, for acting; `Network.sequence` runs whole stretches of trajectories, for
+learning. Both give the same numbers.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from qcrl import lstm
+from qcrl.lstm import Memory, matmul
+
+Params = dict[str, Any]
+
+
+class Inputs(NamedTuple):
+    """What the network sees at one step. The three `previous_` entries are 0 at the start of an episode."""
+
+    obs: Float[Array, "*batch obs"]
+    previous_action: Float[Array, "*batch action"]
+    previous_reward: Float[Array, "*batch"]
+    previous_cost: Float[Array, "*batch"]
+
+
+class Normaliser(NamedTuple):
+    """Running mean and variance of the MLP's input."""
+
+    mean: Float[Array, " input"]
+    variance: Float[Array, " input"]
+    samples: Float[Array, ""]
+
+    @staticmethod
+    def init(size: int) -> "Normaliser":
+        return Normaliser(jnp.zeros(size), jnp.ones(size), jnp.zeros(()))
+
+    def update(self, batch: Float[Array, "*batch input"]) -> "Normaliser":
+        """Mean and variance over everything seen so far, this batch included."""
+        batch = batch.reshape(-1, batch.shape[-1])
+        samples = self.samples + batch.shape[0]
+        share = batch.shape[0] / samples
+        shift = jnp.mean(batch, axis=0) - self.mean
+        variance = (1 - share) * self.variance + share * (jnp.var(batch, axis=0) + (1 - share) * shift**2)
+        return Normaliser(self.mean + share * shift, variance, samples)
+
+    def __call__(self, x: Float[Array, "*batch input"], clip: float) -> Float[Array, "*batch input"]:
+        return jnp.clip((x - self.mean) / jnp.sqrt(self.variance + 1e-8), -clip, clip)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Shape of the network. Parameters and observation statistics are passed in."""
+
+    hidden_sizes: tuple[int, ...]
+    lstm_size: int
+    """0 leaves the LSTM out; previous action and reward are then unused."""
+    skip: bool
+    """Add the MLP's output to the LSTM's."""
+    cost_input: Literal["lstm", "observation"]
+    """Where the previous cost enters: beside previous action and reward, or as one more observation."""
+    observation_clip: float
+
+    def init(self, key: Array, obs_size: int, action_size: int, outputs: int) -> tuple[Params, Normaliser]:
+        """Kernels uniform within 1 / sqrt(fan in), biases 0."""
+        width = inputs = obs_size + (self.cost_input == "observation")
+        layers: list[tuple[str, int, int, int]] = []
+        for index, size in enumerate(self.hidden_sizes):
+            layers.append((f"mlp_{index}", width, size, width))
+            width = size
+        if self.lstm_size:
+            width += action_size + 1 + (self.cost_input == "lstm") + self.lstm_size
+            layers.append(("lstm", width, 4 * self.lstm_size, self.lstm_size))
+            width = self.lstm_size
+        layers.append(("heads", width, outputs, width))
+        # All kernels from one draw: every call of the generator takes XLA most of a second to compile.
+        ends = np.cumsum([rows * columns for _, rows, columns, _ in layers])
+        drawn = jnp.split(jax.random.uniform(key, (int(ends[-1]),), minval=-1.0), ends[:-1])
+        params = {
+            name: {"kernel": values.reshape(rows, columns) / fan_in**0.5, "bias": jnp.zeros(columns)}
+            for values, (name, rows, columns, fan_in) in zip(drawn, layers)
+        }
+        return params, Normaliser.init(inputs)
+
+    def initial_memory(self, *batch: int) -> Memory:
+        """Nothing remembered yet; nothing at all where there is no LSTM."""
+        if not self.lstm_size:
+            return Memory((), ())
+        return Memory(jnp.zeros((*batch, self.lstm_size)), jnp.zeros((*batch, self.lstm_size)))
+
+    def observed(self, inputs: Inputs) -> Float[Array, "*batch input"]:
+        """The MLP's input before normalisation."""
+        if self.cost_input == "lstm":
+            return inputs.obs
+        return jnp.concatenate([inputs.obs, inputs.previous_cost[..., None]], axis=-1)
+
+    def step(
+        self, params: Params, normaliser: Normaliser, inputs: Inputs, memory: Memory
+    ) -> tuple[Float[Array, "*batch outputs"], Memory]:
+        feature = self._mlp(params, normaliser, inputs)
+        if self.lstm_size:
+            memory = lstm.step(params["lstm"], self._lstm_input(feature, inputs), memory)
+        return self._heads(params, feature, memory.hidden), memory
+
+    def sequence(
+        self,
+        params: Params,
+        normaliser: Normaliser,
+        inputs: Inputs,
+        first: Bool[Array, "time batch"],
+        start: Memory,
+    ) -> tuple[Float[Array, "time batch outputs"], Memory]:
+        """Outputs and memories of every step, with the memory emptied where `first` marks an episode's first step."""
+        feature = self._mlp(params, normaliser, inputs)
+        memories = start
+        if self.lstm_size:
+            memories = lstm.sequence(params["lstm"], self._lstm_input(feature, inputs), first, start)
+        return self._heads(params, feature, memories.hidden), memories
+
+    def _mlp(self, params: Params, normaliser: Normaliser, inputs: Inputs) -> Array:
+        x = normaliser(self.observed(inputs), self.observation_clip)
+        for index in range(len(self.hidden_sizes)):
+            x = jnp.tanh(matmul(x, params[f"mlp_{index}"]["kernel"]) + params[f"mlp_{index}"]["bias"])
+        return x
+
+    def _lstm_input(self, feature: Array, inputs: Inputs) -> Array:
+        extras = [inputs.previous_action, inputs.previous_reward[..., None]]
+        if self.cost_input == "lstm":
+            extras.append(inputs.previous_cost[..., None])
+        return jnp.concatenate([feature, *extras], axis=-1)
+
+    def _heads(self, params: Params, feature: Array, hidden: Array) -> Array:
+        if self.lstm_size:
+            feature = feature + hidden if self.skip else hidden
+        return matmul(feature, params["heads"]["kernel"]) + params["heads"]["bias"]
+
+
+def only_heads(params: Params, count: int) -> Params:
+    """The same network with its first `count` outputs only."""
+    heads = {"kernel": params["heads"]["kernel"][:, :count], "bias": params["heads"]["bias"][:count]}
+    return {**params, "heads": heads}
+
+
+def cast_kernels(params: Params, dtype: Any) -> Params:
+    """Kernels in the type in which products shall run; all else stays float32."""
+    return jax.tree.map(lambda x: x.astype(dtype) if x.ndim == 2 else x, params)

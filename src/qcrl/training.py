@@ -1,0 +1,199 @@
+"""The training loop: one compiled program iterates all lanes; around it rows, checkpoints and resuming."""
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qcrl import checkpoints, compilation, hyperparameters, setup
+from qcrl.constraints import Constraint
+from qcrl.envs import make
+from qcrl.envs.base import Environment
+from qcrl.errors import UserError
+from qcrl.interruption import Interrupted, Interruption
+from qcrl.policy import Interface
+from qcrl.progress import Display
+from qcrl.recording import Recorder
+from qcrl.runs import Lane, Run
+from qcrl.tracking import TensorBoard, WandB, require_wandb
+
+
+def train(
+    algo: str | Any,
+    env: str | Environment,
+    constraint: Constraint | Sequence[Constraint],
+    steps: float = 3_000_000,
+    seeds: int | Sequence[int] = 1,
+    preset: str | None = None,
+    out: str | Path | None = None,
+    *,
+    first_seed: int = 0,
+    resume: bool = False,
+    checkpoint_interval: float = 60.0,
+    wandb: str | None = None,
+    progress: bool = True,
+    **overrides: Any,
+) -> Run:
+    """Train all seeds under all constraints side by side, as one compiled program, and return the run.
+
+    algo: name of an algorithm, or an instance of one, which brings its own hyper-parameters.
+    env: id of an environment, or a functional environment.
+    constraint: one constraint, or several that are trained side by side.
+    steps: environment steps per seed and constraint.
+    seeds: how many, counted from `first_seed`, or a list of them.
+    preset: which values the hyper-parameters have: fast (the default), tuned, paper or authors.
+    out: run folder; without it a new, timestamped one under runs/.
+    resume: continue from the newest checkpoint of `out`; start there if it holds no run yet.
+    checkpoint_interval: seconds between checkpoints.
+    wandb: project of Weights & Biases to log to.
+    overrides: hyper-parameters of the algorithm, by name.
+    """
+    if isinstance(algo, str):
+        preset = preset or "fast"
+        algo = hyperparameters.build(algo, preset)
+    algorithm = hyperparameters.replace(algo, overrides)
+    environment = make(env) if isinstance(env, str) else env
+    lanes = setup.lanes(algorithm, constraint, seeds, first_seed)
+    if not 1 <= steps < 2**31:
+        raise UserError(f"steps is {steps}, but must lie between 1 and 2147483647; give the steps per seed")
+    if not checkpoint_interval >= 0:
+        raise UserError(f"checkpoint_interval is {checkpoint_interval}, but must be a number of seconds from 0 on")
+    if wandb is not None:
+        require_wandb()
+    with Display(lanes, enabled=progress) as display:
+        algorithm = setup.widen_window(algorithm, lanes, display.say)
+        config = setup.describe(algorithm, preset, Interface.of(environment), lanes, int(steps))
+        with setup.open_folder(out, config, resume, display.say) as folder:
+            group = Group(algorithm, environment, lanes, folder, config, display)
+            group.train(checkpoint_interval, wandb)
+    return Run(folder)
+
+
+class Group:
+    """The lanes that one compiled program trains together, and the files of their run."""
+
+    recorder: Recorder
+
+    def __init__(
+        self,
+        algorithm: Any,
+        env: Environment,
+        lanes: Sequence[Lane],
+        folder: Path,
+        config: dict[str, Any],
+        display: Display,
+    ) -> None:
+        self.algorithm = algorithm
+        self.env = env
+        self.lanes = lanes
+        self.folder = folder
+        self.config = config
+        self.display = display
+        self.iterations = -(-config["steps"] // algorithm.steps_per_iteration)
+        self.alive = np.ones(len(lanes), bool)
+        self.mark = 0.0
+        """When the last iteration was logged, in seconds."""
+
+    def init(self) -> Any:
+        """The state of all lanes before the first iteration. A lane's random key comes from its seed alone."""
+        seeds = jnp.array([lane.seed for lane in self.lanes], jnp.uint32)
+        limits = jnp.array([lane.limit for lane in self.lanes], jnp.float32)
+        probabilities = jnp.array([lane.probability for lane in self.lanes], jnp.float32)
+        return jax.vmap(lambda seed, *setting: self.algorithm.init(self.env, jax.random.key(seed), *setting))(
+            seeds, limits, probabilities
+        )
+
+    def iterate(self, state: Any) -> Any:
+        return jax.vmap(lambda lane: self.algorithm.iterate(self.env, lane))(state)
+
+    def train(self, checkpoint_interval: float, wandb: str | None) -> None:
+        """From the newest checkpoint, or from the start, to the last iteration."""
+        compilation.use_cache()
+        shapes = jax.eval_shape(self.init)
+        restored, info = checkpoints.load_checkpoint(self.folder / "checkpoints", like=shapes) or (None, {})
+        first = info.get("iteration", 0)
+        if restored is not None:
+            self.alive = restored.alive
+            self.display.say(f"{self.folder} continues after iteration {first:,} of {self.iterations:,}")
+        if first >= self.iterations or not self.alive.any():
+            return
+        with Interruption(self.display.say) as interruption:
+            lanes = "1 lane" if len(self.lanes) == 1 else f"{len(self.lanes)} lanes"
+            self.display.stage(f"compiling {self.config['algorithm']['name']} for {lanes}")
+            state = jax.jit(self.init)() if restored is None else restored
+            state = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))(state)  # what is donated must not be shared
+            advance = jax.jit(self.iterate, donate_argnums=0).lower(state).compile()
+            scalars = jax.eval_shape(self.iterate, shapes)[1].scalars
+            self.recorder = Recorder(self.folder, self.lanes, scalars, info.get("sizes", {}), self.iterations)
+            with contextlib.closing(self.recorder):
+                self.recorder.curves.append(TensorBoard(self.folder, f".{first}"))
+                if wandb is not None:
+                    self.recorder.curves.append(WandB(self.folder, wandb, self.config))
+                self.display.start(first, self.iterations)
+                self.advance(advance, state, first, checkpoint_interval, interruption)
+
+    def advance(
+        self, advance: Any, state: Any, first: int, checkpoint_interval: float, interruption: Interruption
+    ) -> None:
+        """Iterate to the end. The device works on the next iteration while the last one is logged."""
+        pending = None
+        saved = self.mark = time.monotonic()
+        for iteration in range(first + 1, self.iterations + 1):
+            state, metrics = advance(state)
+            if pending is not None:
+                self.log(iteration - 1, pending)
+            pending = metrics
+            asked = interruption.requested
+            broken = not self.alive.any()
+            due = time.monotonic() - saved >= checkpoint_interval
+            if asked or broken or due or iteration == self.iterations:
+                self.log(iteration, pending)
+                pending = None
+                self.save(iteration, state)
+                saved = self.mark = time.monotonic()
+            if asked and iteration < self.iterations:
+                raise Interrupted(self.folder, asked)
+            if broken:
+                break
+
+    def log(self, iteration: int, metrics: Any) -> None:
+        """Write and show one iteration, once it is done."""
+        while not metrics.scalars["alive"].is_ready():
+            time.sleep(0.002)  # not block_until_ready: signals are only heard between two lines of Python
+        scalars, episodes = jax.device_get(metrics)
+        now = time.monotonic()
+        speed = len(self.lanes) * self.algorithm.steps_per_iteration / (now - self.mark)
+        self.mark = now
+        for lane, before, after in zip(self.lanes, self.alive, scalars["alive"]):
+            if before and not after:
+                self.display.say(
+                    f"{lane} turned non-finite in iteration {iteration}: it is frozen with its last good policy"
+                )
+        self.alive = scalars["alive"]
+        self.recorder.log(scalars, episodes, speed)
+        if self.alive.any():
+            self.display.update(iteration, scalars, speed)
+
+    def save(self, iteration: int, state: Any) -> None:
+        """Policies for users, and a checkpoint that a resumed run continues from."""
+        state = checkpoints.to_numpy(state)
+        sizes = self.recorder.sync()
+        policies = self.folder / "policies"
+        policies.mkdir(exist_ok=True)
+        for index, lane in enumerate(self.lanes):
+            own = jax.tree.map(lambda leaf, index=index: leaf[index], state)
+            info = {
+                **lane._asdict(),
+                "iteration": int(own.iteration),
+                "env_steps": int(own.env_steps),
+                "alive": bool(own.alive),
+                "algorithm": self.config["algorithm"],
+                "environment": self.config["environment"],
+            }
+            checkpoints.write_tree(policies / f"{lane}.safetensors", self.algorithm.policy_state(own), info)
+        checkpoints.save_checkpoint(self.folder / "checkpoints", iteration, state, {"sizes": sizes})

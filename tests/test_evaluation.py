@@ -1,0 +1,189 @@
+"""Fixed-count evaluation against the closed forms of the two-path environment, and MuJoCo over several processes."""
+
+import csv
+import dataclasses
+import json
+from dataclasses import asdict
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import qcrl
+from qcrl import UserError, checkpoints, hyperparameters
+from qcrl.algos import preset
+from qcrl.cli import main
+from qcrl.envs import TASKS, make
+from qcrl.envs.engine import PointEnv
+from qcrl.envs.two_path import TwoPathEnv
+from qcrl.episodes import _words, run_episodes, run_in_mujoco
+from qcrl.policy import Interface, Policy
+from qcrl.stats import outage_interval
+
+pytest_plugins = ["fakes"]
+SAFE, RISKY = 5.0, -5.0
+"""Weights with which the fake policy takes route 2 (outage .08 at limit 15) or route 1 (outage .287)."""
+SMALL = {"num_envs": 2, "steps_per_env": 8, "chunk_length": 8, "hidden_sizes": (8,), "minibatches": 1, "lstm_size": 8}
+
+
+def write_policy(path, algorithm, env, change=lambda state: state, **info):
+    state = change(algorithm.policy_state(algorithm.init(env, jax.random.key(0), 15.0, 0.1)))
+    described = {"algorithm": hyperparameters.to_json(algorithm), "environment": asdict(Interface.of(env))}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    checkpoints.write_tree(path, state, {**described, "alive": True, **info})
+
+
+def write_run(folder, weights, env=None, probabilities=(0.1,), limit=15.0):
+    """A run of the fake algorithm: one lane per seed and probability, seed i with the i-th weight."""
+    env = env or make("TwoPathEnv-v0")
+    algorithm = preset("fake", "fast")
+    lanes = [(seed, p, limit) for seed in range(len(weights)) for p in probabilities]
+    for seed, p, d in lanes:
+        path = folder / "policies" / f"seed{seed}-p{p:g}-d{d:g}.safetensors"
+        weight = jnp.float32(weights[seed])
+        write_policy(path, algorithm, env, lambda state, weight=weight: {**state, "weight": weight}, seed=seed)
+    config = {"environment": asdict(Interface.of(env)), "lanes": lanes, "constraint": "Outage"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def run(fake, tmp_path):
+    return write_run(tmp_path, [SAFE, RISKY])
+
+
+def test_summaries_agree_with_the_closed_forms_of_both_routes(run):
+    """Tolerances are four standard errors of 20,000 episodes; the quantile lies in its 95% interval for this seed."""
+    result = qcrl.evaluate(run, episodes=20_000, deterministic=True, progress=False)
+    for row, route in zip(result.per_lane, reversed(make("TwoPathEnv-v0").routes)):
+        outage = route.outage(15)
+        assert row.outage == pytest.approx(outage, abs=4 * (outage * (1 - outage) / 20_000) ** 0.5)
+        assert (row.outage_low, row.outage_high) == outage_interval(row.outages, 20_000)
+        assert row.cost_quantile_low <= route.quantile(0.9) <= row.cost_quantile_high
+        assert row.cost_quantile_low < row.cost_quantile < row.cost_quantile_high
+        assert row.mean_return == pytest.approx(route.reward)
+        assert row.std_return == pytest.approx(0, abs=1e-6)
+        assert row.mean_cost == pytest.approx(route.mean(), rel=0.03)
+        # Costs are Weibull distributed, so that the fit finds the route's own parameters.
+        assert row.weibull["shape"] == pytest.approx(route.shape, rel=0.05)
+        assert row.weibull["outage"] == pytest.approx(outage, abs=0.01)
+    risky = result.per_lane[1]
+    # Exponential with mean 12: the worst tenth costs its quantile and a mean more; a Gaussian says 40%.
+    assert risky.cvar == pytest.approx(12 * (np.log(10) + 1), rel=0.03)
+    assert risky.gaussian["outage"] == pytest.approx(0.4013, abs=0.01)
+    (pooled,) = result.pooled
+    assert (pooled.seed, pooled.seeds, pooled.episodes) == (None, 2, 40_000)
+    assert pooled.outages == sum(row.outages for row in result.per_lane)
+    assert pooled.over_seeds["return_iqm"] == pytest.approx(0.9)
+
+
+def test_files_hold_what_is_returned_and_every_episode(run):
+    result = qcrl.evaluate(run, episodes=300, seed=1, deterministic=True, progress=False)
+    stored = json.loads((run / "evaluation-jax-deterministic.json").read_text())
+    assert stored == asdict(result)
+    assert (stored["engine"], stored["environment"]["id"], stored["episodes"]) == ("jax", "TwoPathEnv-v0", 300)
+    with open(run / "evaluation-jax-deterministic.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["episode"]) for row in rows] == list(range(300))
+    assert {row["seed"] for row in rows} == {"1"}
+    assert sum(float(row["cost"]) > 15 for row in rows) == result.per_lane[0].outages
+    assert not (run / "evaluation-jax.json").exists()
+
+
+def test_episodes_do_not_depend_on_how_many_are_run(run):
+    """The 1,200 take three batches, the 100 a part of one."""
+    policy, env = qcrl.load(run).policy(seed=0), make("TwoPathEnv-v0")
+    many, few = (run_episodes(policy, env, n, seed=[3, 4]) for n in (1200, 100))
+    assert many.costs.shape == (1200,)
+    np.testing.assert_array_equal(many.costs[:100], few.costs)
+    assert len(set(many.costs)) == 1200
+
+
+def test_lanes_purposes_and_trainings_share_no_random_numbers(fake, tmp_path):
+    """Two lanes with the same policy: all costs differ. Keys of trainings have a first word of 0."""
+    folder = write_run(tmp_path, [SAFE, SAFE])
+    qcrl.evaluate(folder, episodes=500, progress=False)
+    with open(folder / "evaluation-jax.csv") as file:
+        costs = [row["cost"] for row in csv.DictReader(file)]
+    assert len(set(costs)) > 990  # of 1,000, written with eight digits
+    training = np.asarray(jax.random.key_data(jax.random.key(2**32 - 1)))
+    assert training[0] == 0
+    assert all(_words(seed)[0] % 2 == 1 for seed in range(100))
+
+
+class LongPath(TwoPathEnv):
+    """Claims to be shorter than it is."""
+
+    horizon = 3
+
+
+def test_an_episode_that_does_not_end_is_not_counted(run):
+    with pytest.raises(UserError, match="5 episodes of TwoPathEnv-v0 did not end within its horizon of 3 steps"):
+        run_episodes(qcrl.load(run).policy(seed=0), LongPath(), 5, seed=0)
+
+
+def test_mujoco_gives_the_same_episodes_on_any_number_of_processes_and_those_of_the_jax_engine(tmp_path):
+    """An untrained network, 40 steps, 64 episodes: means of the engines within five standard errors of each other."""
+    env = PointEnv(dataclasses.replace(TASKS["DynamicEnv-v0"], horizon=40))
+    algorithm = hyperparameters.replace(preset("qcpo", "fast"), SMALL)
+    write_policy(tmp_path / "policy.safetensors", algorithm, env)
+    policy = Policy.load(tmp_path / "policy.safetensors")
+    one, two = (run_in_mujoco([(policy, 1), (policy, 2)], env, 64, processes=n) for n in (1, 2))
+    np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(one[0], one[1])
+    for ours, theirs in zip(run_episodes(policy, env, 128, seed=1), np.concatenate(one, axis=1)):
+        error = np.hypot(ours.std(), theirs.std()) / 128**0.5
+        assert ours.mean() == pytest.approx(theirs.mean(), abs=5 * error + 1e-9)
+
+
+def test_the_command_prints_a_table_and_where_it_is_written(run, capsys):
+    assert main(["evaluate", str(run), "--episodes", "50", "--deterministic"]) == 0
+    out = capsys.readouterr().out
+    assert "all 2" in out
+    assert f"{run}/evaluation-jax-deterministic.json and .csv" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--episodes 0", "episodes is 0"),
+        ("--seed 7", "has no seed 7; it was trained with 0, 1"),
+        ("--probability 0.3", "has no probability 0.3"),
+        ("--engine mujoco", "TwoPathEnv-v0 has no MuJoCo model"),
+        ("--engine mjx", "invalid choice: 'mjx'"),
+        ("--processes 0", "processes is 0"),
+        ("--episode-seed -1", "episode_seed is -1"),
+    ],
+)
+def test_mistakes_are_one_sentence(run, capsys, arguments, message):
+    assert main(["evaluate", str(run), *arguments.split()]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.startswith("qcrl: ")
+    assert err.count("\n") == 1
+
+
+def test_what_is_not_a_trained_run_is_a_user_error(run, tmp_path):
+    with pytest.raises(UserError, match="there is no run in"):
+        qcrl.evaluate(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="horizon is 4, but here it is 9"):
+        qcrl.evaluate(run, env=TwoPathEnv(length=9))
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"environment": config["environment"] | {"id": "Mine-v0"}}))
+    with pytest.raises(UserError, match="Mine-v0, which does not come with qcrl; pass it as env="):
+        qcrl.evaluate(run)
+    (run / "config.json").write_text(json.dumps(config))
+    (run / "policies" / "seed1-p0.1-d15.safetensors").unlink()
+    with pytest.raises(UserError, match="holds no policy for seed1"):
+        qcrl.evaluate(run)
+
+
+def test_a_policy_that_is_not_finite_is_not_counted_as_safe(fake, tmp_path):
+    class Broken(TwoPathEnv):
+        def step(self, state, action):
+            after, out = super().step(state, action)
+            return after, out._replace(cost=jnp.where(out.terminated, jnp.nan, out.cost))
+
+    with pytest.raises(UserError, match="not a finite number"):
+        qcrl.evaluate(write_run(tmp_path, [SAFE]), 10, env=Broken(), progress=False)

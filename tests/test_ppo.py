@@ -1,0 +1,304 @@
+"""The shared PPO core: advantages, losses, the multiplier, and the promises of `init` and `iterate`."""
+
+import ast
+import inspect
+import itertools
+from dataclasses import fields, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from qcrl.algos import ALGORITHMS, PRESETS, QCPO, PPOLag, episode_window, preset
+from qcrl.algos.advantages import Links, gae
+from qcrl.algos.losses import gaussian_log_prob, policy_loss
+from qcrl.algos.multiplier import DRIVERS, Gains, Multiplier, Steering, Window
+from qcrl.algos.settings import Settings
+from qcrl.constraints import CVaR, Mean, Outage
+from qcrl.envs.two_path import TwoPathEnv
+from qcrl.errors import UserError
+from qcrl.networks import Inputs
+from qcrl.rollout import Episodes, Trajectory
+
+ENV = TwoPathEnv()
+TINY = dict(
+    num_envs=2,
+    steps_per_env=8,
+    chunk_length=4,
+    epochs=2,
+    hidden_sizes=(8, 8),
+    lstm_size=8,
+    window=5,
+    derivative_delay=2,
+)
+TINY_QCPO = replace(preset("qcpo", "tuned"), **TINY, quantiles=5, tail_quantiles=2)
+
+
+@pytest.mark.parametrize(("decay", "cut"), [(0.0, False), (0.97, True), (0.97, False), (1.0, False)])
+def test_gae_equals_a_plain_loop(decay, cut):
+    rng = np.random.default_rng(0)
+    steps, envs, chunk, discount = 20, 3, 5, 0.9
+    signal, value, next_value = rng.normal(size=(3, steps, envs))
+    terminated, truncated = rng.random((2, steps, envs)) < 0.15
+    continues = ~(terminated | truncated)
+    if cut:
+        continues[chunk - 1 :: chunk] = False
+    expected = np.zeros((steps, envs))
+    for env in range(envs):
+        later = 0.0
+        for t in reversed(range(steps)):
+            error = signal[t, env] + discount * next_value[t, env] * (not terminated[t, env]) - value[t, env]
+            later = error + discount * decay * later * continues[t, env]
+            expected[t, env] = later
+    links = Links(jnp.asarray(terminated), jnp.asarray(continues))
+    got = gae(jnp.asarray(signal), jnp.asarray(value), jnp.asarray(next_value), links, discount, decay)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_sampled_returns_are_gae_with_decay_one():
+    reward = jnp.array([[1.0], [2.0], [4.0], [8.0]])
+    value = jnp.array([[5.0], [-3.0], [0.3], [9.0]])
+    following = jnp.concatenate([value[1:], value[:1]])
+    links = Links(jnp.array([[False], [False], [False], [True]]), jnp.array([[True], [True], [True], [False]]))
+    returns = value + gae(reward, value, following, links, 0.5, 1.0)
+    np.testing.assert_allclose(returns[:, 0], [1 + 1 + 1 + 1, 2 + 2 + 2, 4 + 4, 8], rtol=1e-5)
+
+
+def test_policy_loss_is_clipped_jointly_or_apart():
+    ratio, reward, cost = jnp.array([1.3, 0.8]), jnp.array([1.0, 2.0]), jnp.array([-1.0, 3.0])
+    joint = policy_loss(ratio, reward, cost, jnp.float32(0.5), 0.1, "joint")
+    # Advantages 1.5 and 0.5: min(1.3, 1.1) * 1.5 and min(0.8, 0.9) * 0.5.
+    assert joint == pytest.approx(-(1.65 + 0.4) / 2)
+    apart = policy_loss(ratio, reward, cost, jnp.float32(0.5), 0.1, "separate")
+    # Reward min(1.3, 1.1), min(1.6, 1.8); cost max(-1.3, -1.1), max(2.4, 2.7).
+    assert apart == pytest.approx(-((1.1 + 0.5 * 1.1) + (1.6 - 0.5 * 2.7)) / 2)
+
+
+def test_log_prob_is_that_of_a_normal_law():
+    action, mean, std = np.array([0.3, -1.0]), np.array([0.1, 0.5]), np.array([0.5, 2.0])
+    expected = scipy.stats.norm(mean, std).logpdf(action).sum()
+    assert gaussian_log_prob(jnp.asarray(action), jnp.asarray(mean), jnp.log(std)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_multiplier_integrates_the_error():
+    multiplier, value = Multiplier.init(0.0, 3), 0.0
+    for statistic in (20.0, 30.0, 3.0, -40.0, 25.0):
+        multiplier = multiplier.update(Steering(jnp.float32(statistic), jnp.float32(15.0)), Gains(0.0, 0.1, 0.0, 0.95))
+        value = max(0.0, value + 0.1 * (statistic - 15.0))
+        assert multiplier.value == pytest.approx(value, rel=1e-5)
+
+
+def test_multiplier_follows_the_pid_rule():
+    costs, limit, gains, delay = [20.0, 30.0, 3.0, 18.0, 40.0], 15.0, Gains(0.3, 0.1, 0.7, 0.95), 2
+    multiplier = Multiplier.init(0.0, delay)
+    integral, error_mean, cost_mean, history = 0.0, 0.0, 0.0, [0.0] * delay
+    for cost in costs:
+        integral = max(0.0, integral + 0.1 * (cost - limit))
+        error_mean = 0.95 * error_mean + 0.05 * (cost - limit)
+        cost_mean = 0.95 * cost_mean + 0.05 * cost
+        expected = max(0.0, 0.3 * error_mean + integral + 0.7 * max(0.0, cost_mean - history[-delay]))
+        history.append(cost_mean)
+        multiplier = multiplier.update(Steering(jnp.float32(cost), jnp.float32(limit)), gains)
+        assert multiplier.value == pytest.approx(expected, rel=1e-5)
+
+
+def test_drivers():
+    costs = jnp.array([10.0, 20.0, 30.0, 40.0, 500.0])
+    valid = jnp.array([True, True, True, True, False])
+    arguments = costs, valid, jnp.float32(25.0), jnp.float32(0.25), 10.0
+    quantile, outage, mean = (DRIVERS[name](*arguments) for name in ("quantile", "outage", "mean"))
+    assert (quantile.statistic, quantile.target) == (4.0, 2.5)
+    assert (outage.statistic, outage.target) == (0.5, 0.25)
+    assert (mean.statistic, mean.target) == (2.5, 2.5)
+
+
+def test_window_keeps_the_last_episodes():
+    window, everything = Window.init(4), []
+    rng = np.random.default_rng(0)
+    for size in (1, 3, 0, 6, 2):
+        finished = np.zeros(8, bool)
+        finished[rng.choice(8, size, replace=False)] = True
+        cost = rng.random(8).astype(np.float32)
+        everything += list(cost[finished])
+        window = window.add(
+            Episodes(jnp.asarray(finished), jnp.zeros(8, jnp.int32), -jnp.asarray(cost), jnp.asarray(cost))
+        )
+        for count in (1, 2, 4):
+            recent = np.asarray(window.cost)[np.asarray(window.recent(count))]
+            np.testing.assert_allclose(np.sort(recent), np.sort(everything[-count:]))
+    assert window.seen == 12
+
+
+def test_window_is_widened_for_rare_outages():
+    assert [episode_window(100, p) for p in (0.5, 0.1, 0.02, 0.01, 0.005)] == [100, 100, 100, 200, 400]
+
+
+def train(algorithm, iterations):
+    """States and metrics after each iteration of seed 0, one call at a time, and how often `iterate` was compiled."""
+    init = jax.jit(lambda key: algorithm.init(ENV, key, 15, 0.1))
+    iterate = jax.jit(lambda state: algorithm.iterate(ENV, state))
+    states, metrics = [init(jax.random.key(0))], []
+    for _ in range(iterations):
+        state, reported = iterate(states[-1])
+        states.append(state)
+        metrics.append(reported)
+    return states, metrics, iterate._cache_size()
+
+
+@pytest.fixture(scope="module")
+def qcpo_run():
+    return train(TINY_QCPO, 3)
+
+
+@pytest.fixture(scope="module")
+def ppo_lag_run():
+    return train(replace(preset("ppo_lag", "authors"), **TINY), 3)
+
+
+@pytest.mark.parametrize("run", ["qcpo_run", "ppo_lag_run"])
+def test_iterate_compiles_once_and_counts(run, request):
+    states, metrics, compilations = request.getfixturevalue(run)
+    assert compilations == 1
+    kinds = jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), states[0])
+    for iteration, state in enumerate(states):
+        assert jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), state) == kinds
+        assert (state.iteration, state.env_steps) == (iteration, 16 * iteration)
+        # The first batch only feeds the statistics.
+        same = jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.all(a == b)), state.params, states[0].params))
+        assert same == (iteration <= 1)
+    assert metrics[-1].episodes.finished.sum() == 4
+    required = {"episode_return", "episode_cost", "cost_quantile", "outage", "multiplier", "alive", "env_steps"}
+    assert required <= metrics[-1].scalars.keys()
+    assert metrics[-1].scalars["outage"] == pytest.approx(np.mean(np.asarray(states[-1].window.cost) > 15))
+
+
+def test_lanes_are_independent_and_equal_single_runs(qcpo_run):
+    @jax.jit
+    @jax.vmap
+    def train_lanes(key, limit, probability, rate):
+        state = TINY_QCPO.init(ENV, key, limit, probability)._replace(learning_rate=rate)
+        return jax.lax.scan(lambda state, _: TINY_QCPO.iterate(ENV, state), state, length=3)
+
+    def lanes(*settings):
+        seeds, limits, probabilities, rates = zip(*settings)
+        keys = jnp.stack([jax.random.PRNGKey(seed) for seed in seeds])
+        return train_lanes(keys, *(jnp.array(x, jnp.float32) for x in (limits, probabilities, rates)))
+
+    plain, other, broken = (0, 15, 0.1, TINY_QCPO.learning_rate), (1, 10, 0.5, 1e-3), (0, 15, 0.005, jnp.inf)
+    states, metrics = lanes(plain, other, broken)
+    for together, single in zip(jax.tree.leaves(states), jax.tree.leaves(qcpo_run[0][-1])):
+        np.testing.assert_allclose(together[0], single, rtol=1e-3, atol=1e-5)
+    again, _ = lanes(plain, broken, broken)
+    for first, second in zip(jax.tree.leaves(states), jax.tree.leaves(again)):
+        np.testing.assert_array_equal(first[0], second[0])
+    # The broken lane falls in its first gradient step and stays as it was before; the others go on.
+    np.testing.assert_array_equal(states.alive, [True, True, False])
+    np.testing.assert_array_equal(states.iteration, [3, 3, 1])
+    np.testing.assert_array_equal(metrics.scalars["alive"][2], [True, False, False])
+    assert not metrics.episodes.finished[2, 1:].any()
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(states.params))
+
+
+def reward_errors(algorithm, terminated, truncated):
+    """TD errors of a batch without rewards, under a value of 1 everywhere."""
+    algorithm = replace(algorithm, advantage_decay=0.0)
+    shape = terminated.shape
+    zeros, obs, action = jnp.zeros(shape), jnp.zeros((*shape, 4)), jnp.zeros((*shape, 1))
+    inputs = Inputs(obs, action, zeros, zeros)
+    memory = algorithm.network.initial_memory(shape[0] // algorithm.chunk_length, shape[1])
+
+    @jax.jit
+    def errors(terminated, truncated):
+        state = algorithm.init(ENV, jax.random.key(0), 15, 0.1)
+        params = jax.tree.map(jnp.zeros_like, state.params)
+        params["heads"]["bias"] = params["heads"]["bias"].at[ENV.action_size].set(1.0)
+        trajectory = Trajectory(inputs, zeros > 0, action, zeros, zeros, terminated, truncated, obs, memory)
+        return algorithm._from_chunks(algorithm._prepare(state._replace(params=params), trajectory)[0].reward_advantage)
+
+    return errors(terminated, truncated)
+
+
+def test_what_follows_a_time_limit_counts_only_if_asked_for():
+    shape = (TINY_QCPO.steps_per_env, TINY_QCPO.num_envs)
+    terminated, truncated = jnp.zeros((2, *shape), bool).at[0, 3, 0].set(True).at[1, 5, 1].set(True)
+    onward, nothing = TINY_QCPO.discount - 1, -1.0
+    expected = np.full(shape, onward)
+    expected[3, 0] = nothing
+    bootstrapped = reward_errors(replace(TINY_QCPO, time_limit="bootstrap"), terminated, truncated)
+    np.testing.assert_allclose(bootstrapped, expected, atol=1e-5)
+    expected[5, 1] = nothing
+    np.testing.assert_allclose(reward_errors(TINY_QCPO, terminated, truncated), expected, atol=1e-5)
+
+
+def test_acting_and_judging_outside_training(qcpo_run):
+    algorithm, state = TINY_QCPO, qcpo_run[0][-1]
+    policy, carry = algorithm.policy_state(state), algorithm.initial_carry(ENV)
+    obs = state.actors.inputs.obs[0]
+    arguments = ENV, policy, carry, obs, jnp.zeros(1), jnp.zeros(()), jnp.zeros(())
+    action, after = algorithm.act(*arguments, jax.random.key(0), deterministic=True)
+    again, _ = algorithm.act(*arguments, jax.random.key(1), deterministic=True)
+    noisy, _ = algorithm.act(*arguments, jax.random.key(1), deterministic=False)
+    assert action == again
+    assert action != noisy
+    assert after.hidden.shape == (8,)
+    assert not jnp.allclose(after.hidden, carry.hidden)
+    estimate = algorithm.critic(*arguments)
+    outputs, _ = algorithm.network.step(policy.params, policy.normaliser, Inputs(*arguments[3:]), carry)
+    scaled = algorithm.read(outputs).cost
+    np.testing.assert_allclose(estimate.quantiles, 10 * scaled.quantiles, rtol=1e-5)
+    assert estimate.quantile(0.9) == pytest.approx(10 * float(scaled.quantile(0.9)), rel=1e-5)
+    assert estimate.tail.quantile(0.99) == pytest.approx(10 * float(scaled.tail.quantile(0.99)), rel=1e-5)
+
+
+def test_every_algorithm_has_every_preset():
+    assert PRESETS.keys() == ALGORITHMS.keys()
+    for name, algorithm in ALGORITHMS.items():
+        for kind in ("paper", "authors", "tuned", "fast"):
+            assert type(preset(name, kind)) is algorithm
+            hash(preset(name, kind))
+    paper = preset("qcpo", "paper")
+    assert (paper.quantiles, paper.tail_quantiles, paper.discount, paper.learning_rate) == (25, 8, 0.99, 1e-4)
+    assert (paper.clip, paper.weight_clip, paper.integral_gain, paper.epochs) == (0.1, 0.5, 0.1, 8)
+    assert paper.steps_per_iteration == 12_000
+    assert paper.steps_per_iteration // paper.chunk_length == 120
+
+
+def test_every_field_is_explained():
+    for kind in (Settings, QCPO, PPOLag):
+        body = ast.parse(inspect.getsource(kind)).body[0].body
+        for field, after in itertools.pairwise(body):
+            if isinstance(field, ast.AnnAssign):
+                assert isinstance(after, ast.Expr), f"{field.target.id} has no docstring"
+    assert {field.name for field in fields(Settings)} <= {field.name for field in fields(QCPO)}
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Outage(15, 0.0), "probability is 0.0"),
+        (lambda: Outage(15, 1.0), "between 0 and 1"),
+        (lambda: Outage(-1, 0.1), "limit is -1"),
+        (lambda: Outage(float("nan"), 0.1), "finite"),
+        (lambda: Outage("x", 0.1), "'x'"),
+        (lambda: CVaR(15, 2.0), "level is 2.0"),
+        (lambda: Mean(float("inf")), "finite"),
+        (lambda: preset("qcpo", "quick"), "paper, authors, tuned, fast"),
+        (lambda: preset("trpo", "fast"), "qcpo, ppo_lag"),
+        (lambda: QCPO(driver="guess"), "quantile, outage, mean"),
+        (lambda: QCPO(steps_per_env=50), "multiple of chunk_length"),
+        (lambda: QCPO(minibatches=7), "divide"),
+        (lambda: QCPO(skip=True, lstm_size=64), "hidden_sizes"),
+        (lambda: QCPO(window=10, driver_window=12), "driver_window is 12"),
+        (lambda: QCPO(clipping="both"), "clipping is 'both', but must be one of joint, separate"),
+        (lambda: QCPO(kappa=-1.0), "kappa is -1.0"),
+        (lambda: QCPO(discount=1.5), "discount is 1.5"),
+        (lambda: QCPO(learning_rate=0.0), "learning_rate is 0.0"),
+        (lambda: QCPO(tail_quantiles=30), "tail_quantiles is 30"),
+        (lambda: PPOLag(num_envs=0), "num_envs is 0"),
+    ],
+)
+def test_mistakes_are_named(make, says):
+    with pytest.raises(UserError, match=says):
+        make()

@@ -1,0 +1,101 @@
+"""The rollout's bookkeeping on an environment whose every number is known: resets, episode totals, memories."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qcrl.envs.base import Step
+from qcrl.lstm import Memory
+from qcrl.rollout import rollout, start
+
+ENVS = 3
+
+
+class State(NamedTuple):
+    position: jax.Array
+
+
+@dataclass(frozen=True)
+class CountingEnv:
+    """Observes its step number plus a fraction drawn at reset; the cost is 1 and the reward its step number."""
+
+    horizon: int
+    fixed_length: bool
+    truncates: bool = False
+
+    id = "counting"
+    description = "counts"
+    observation_size = 1
+    action_size = 1
+
+    def reset(self, key):
+        state = State(jax.random.uniform(key, maxval=0.5))
+        return state, state.position[None]
+
+    def step(self, state, action):
+        position = state.position + 1
+        end = position >= self.horizon
+        number = jnp.floor(position)
+        never = jnp.zeros((), bool)
+        flags = (never, end) if self.truncates else (end, never)
+        return State(position), Step(position[None], number, jnp.ones(()), *flags)
+
+
+def act(inputs, memory, noise):
+    """The memory counts the steps of the episode, and the action tells them."""
+    return jnp.stack([memory.hidden[:, 0]], axis=-1), Memory(memory.hidden + 1, memory.cell)
+
+
+def run(env, steps, chunk, rollouts):
+    memory = Memory(jnp.zeros((ENVS, 2)), jnp.zeros((ENVS, 2)))
+    actors = start(env, jax.random.PRNGKey(0), ENVS, memory)
+    run_once = jax.jit(lambda actors, key, before: rollout(env, act, actors, key, steps, chunk, before))
+    trajectories, episodes = [], []
+    for index in range(rollouts):
+        before = jnp.int32(index * steps)
+        actors, trajectory, finished = run_once(actors, jax.random.PRNGKey(index + 1), before)
+        trajectories.append(trajectory)
+        episodes.append(finished)
+    joined = jax.tree.map(lambda *x: np.concatenate(x), *trajectories)
+    return joined, jax.tree.map(lambda *x: np.concatenate(x), *episodes)
+
+
+# Aligned with chunks, within chunks, longer than a rollout, and not a divisor of anything.
+@pytest.mark.parametrize(("horizon", "steps", "chunk"), [(4, 8, 4), (2, 8, 4), (16, 8, 4), (5, 8, 4), (3, 8, 8)])
+@pytest.mark.parametrize("fixed_length", [True, False])
+def test_episodes_begin_and_end_where_they_should(horizon, steps, chunk, fixed_length):
+    env = CountingEnv(horizon, fixed_length, truncates=horizon == 5)
+    trajectory, episodes = run(env, steps, chunk, rollouts=5)
+    total = 5 * steps
+    number = np.arange(total) % horizon
+    one_env = lambda x: x[:, 0]
+    np.testing.assert_array_equal(one_env(trajectory.first), number == 0)
+    np.testing.assert_array_equal(
+        one_env(trajectory.truncated if env.truncates else trajectory.terminated), number == horizon - 1
+    )
+    np.testing.assert_array_equal(np.floor(trajectory.inputs.obs[:, 0, 0]), number)
+    np.testing.assert_array_equal(np.floor(trajectory.next_obs[:, 0, 0]), number + 1)
+    # Nothing of an episode reaches the next one.
+    np.testing.assert_array_equal(trajectory.action[:, 0, 0], number)
+    np.testing.assert_array_equal(trajectory.inputs.previous_action[:, 0, 0], np.maximum(number - 1, 0))
+    np.testing.assert_array_equal(trajectory.inputs.previous_reward[:, 0], number)
+    np.testing.assert_array_equal(trajectory.inputs.previous_cost[:, 0], number > 0)
+    np.testing.assert_array_equal(trajectory.memory.hidden[:, 0, 0], number[::chunk])
+    # Every episode is a new one, in every environment.
+    starts = trajectory.inputs.obs[trajectory.first]
+    assert len(np.unique(starts)) == starts.size
+
+    ends = np.flatnonzero(number == horizon - 1)
+    finished = episodes.finished
+    np.testing.assert_array_equal(episodes.env_steps[finished], np.repeat((ends + 1) * ENVS, ENVS))
+    np.testing.assert_array_equal(episodes.cost[finished], horizon)
+    np.testing.assert_array_equal(episodes.return_[finished], horizon * (horizon + 1) / 2)
+
+
+def test_fixed_length_episodes_come_in_few_rows():
+    _, episodes = run(CountingEnv(4, True), steps=8, chunk=4, rollouts=1)
+    assert episodes.finished.shape == (2 * ENVS,)

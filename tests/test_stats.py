@@ -1,0 +1,71 @@
+"""Exact binomial statements against scipy's own and against simulation."""
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from qcrl import UserError
+from qcrl.stats import episodes_needed, outage_bound, outage_interval
+
+
+@pytest.mark.parametrize(("outages", "episodes"), [(0, 10), (3, 10), (10, 10), (84, 1000), (1, 1)])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+def test_exact_intervals_are_those_of_scipy(outages, episodes, confidence):
+    test = scipy_stats.binomtest(outages, episodes)
+    expected = test.proportion_ci(confidence, method="exact")
+    assert outage_interval(outages, episodes, confidence) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    one_sided = scipy_stats.binomtest(outages, episodes, alternative="less").proportion_ci(confidence, method="exact")
+    assert outage_bound(outages, episodes, confidence) == pytest.approx(one_sided.high, abs=1e-9)
+
+
+def test_ten_clean_episodes_only_show_an_outage_below_a_quarter():
+    assert outage_bound(0, 10) == pytest.approx(1 - 0.05**0.1)  # .2589
+
+
+def test_interval_and_bound_cover_at_their_level():
+    """4,000 repetitions: a correct implementation fails this with probability below 1e-6 (coverage is at least 0.95)."""
+    outages = np.random.default_rng(0).binomial(200, 0.1, size=4000)
+    low, high = np.transpose([outage_interval(k, 200) for k in range(201)])
+    bound = np.array([outage_bound(k, 200) for k in range(201)])
+    alarm = scipy_stats.binom.ppf(1e-6, 4000, 0.95) / 4000
+    assert np.mean((low[outages] <= 0.1) & (high[outages] >= 0.1)) >= alarm
+    assert np.mean(bound[outages] >= 0.1) >= alarm
+
+
+@pytest.mark.parametrize(("probability", "episodes"), [(0.1, 29), (0.05, 59), (0.01, 299)])
+def test_episodes_needed_without_outages_has_a_closed_form(probability, episodes):
+    """No outage in n episodes certifies p at 95% from (1 - p)^n <= .05 on."""
+    assert episodes_needed(probability) == episodes
+
+
+@pytest.mark.parametrize(("probability", "expected", "power"), [(0.1, 0.05, 0.8), (0.2, 0.1, 0.9), (0.05, 0.01, 0.5)])
+def test_episodes_needed_is_the_smallest_that_has_the_power(probability, expected, power):
+    def power_of(episodes):
+        certifying = [k for k in range(episodes // 4) if outage_bound(k, episodes) <= probability]
+        return scipy_stats.binom.cdf(max(certifying), episodes, expected) if certifying else 0.0
+
+    needed = episodes_needed(probability, expected=expected, power=power)
+    assert power_of(needed) >= power
+    assert max(power_of(n) for n in range(max(1, needed - 40), needed)) < power
+
+
+def test_episodes_needed_close_to_the_target():
+    """The normal approximation says 1,302; power saw-tooths around .8 between 1,290 and 1,365 episodes."""
+    assert episodes_needed(0.1, expected=0.08) == 1290
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: outage_interval(1, 0),
+        lambda: outage_interval(11, 10),
+        lambda: outage_bound(-1, 10),
+        lambda: outage_bound(1, 10, confidence=1.0),
+        lambda: episodes_needed(0.0),
+        lambda: episodes_needed(0.1, expected=0.1),
+        lambda: episodes_needed(0.1, power=1.5),
+    ],
+)
+def test_impossible_questions_are_user_errors(call):
+    with pytest.raises(UserError):
+        call()

@@ -1,0 +1,345 @@
+"""The training loop with an algorithm that does next to nothing: lanes, rows, resuming, and what can go wrong."""
+
+import csv
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import types
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+
+import qcrl
+from qcrl import CVaR, Mean, Outage, UserError, checkpoints, progress
+from qcrl.compilation import use_cache
+from qcrl.interruption import Interruption
+
+pytest_plugins = ["fakes"]
+ENV = "TwoPathEnv-v0"
+
+
+def train(out, algo="fake", constraint=Outage(15, 0.1), steps=100, **options):  # noqa: B008
+    return qcrl.train(algo, ENV, constraint, steps=steps, out=out, checkpoint_interval=0, **options)
+
+
+def rows(run):
+    """metrics.csv without what depends on the clock."""
+    with open(run.path / "metrics.csv", newline="") as file:
+        return [{k: v for k, v in row.items() if k != "steps_per_second"} for row in csv.DictReader(file)]
+
+
+def same(run, other):
+    return rows(run) == rows(other) and _bytes(run, "episodes.csv") == _bytes(other, "episodes.csv")
+
+
+def _bytes(run, name):
+    return (run.path / name).read_bytes()
+
+
+def test_a_group_is_seeds_by_constraints_in_order(fake, tmp_path):
+    constraints = [Outage(limit, p) for p in (0.1, 0.2) for limit in (15, 20)]
+    run = train(tmp_path / "run", constraint=constraints, seeds=2, first_seed=3)
+    assert run.lanes[:3] == ((3, 0.1, 15), (3, 0.1, 20), (3, 0.2, 15))
+    assert [lane.seed for lane in run.lanes] == [3] * 4 + [4] * 4
+    first = rows(run)[:8]
+    assert [(int(r["seed"]), float(r["probability"]), float(r["limit"])) for r in first] == list(run.lanes)
+
+
+def test_lanes_depend_on_their_seed_alone(fake, tmp_path):
+    alone = train(tmp_path / "alone", seeds=[4])
+    among = train(tmp_path / "among", seeds=[7, 4], constraint=[Outage(15, 0.2), Outage(15, 0.1)])
+    assert [row for row in rows(among) if row["seed"] == "4" and row["probability"] == "0.1"] == rows(alone)
+
+
+def test_rows_are_what_the_algorithm_reported(fake, tmp_path):
+    run = train(tmp_path / "run", seeds=2)  # 100 steps: 5 iterations of 20, 2 episodes each
+    metrics, episodes = run.metrics, run.episodes
+    leading = "seed probability limit iteration env_steps episode_return episode_cost cost_quantile outage multiplier"
+    assert list(metrics)[:11] == [*leading.split(), "steps_per_second"]
+    assert metrics["iteration"].tolist() == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert metrics["env_steps"][-1] == 100
+    assert "alive" not in metrics
+    assert (metrics["steps_per_second"] > 0).all()
+    assert list(episodes) == ["seed", "probability", "limit", "env_steps", "return", "cost"]
+    of_first = episodes["seed"] == 0
+    assert episodes["env_steps"][of_first].tolist() == list(range(10, 101, 10))
+    # The fake's multiplier is the sum of all its costs.
+    assert metrics["multiplier"][-2] == pytest.approx(episodes["cost"][of_first].sum(), rel=1e-5)
+
+
+def test_config_tells_how_to_run_again(fake, tmp_path):
+    run = train(tmp_path / "run", seeds=2, scale=3, max_norm=5.5)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["algorithm"]["fields"]["scale"] == 3.0
+    assert (config["seeds"], config["probabilities"], config["limits"]) == ([0, 1], [0.1], [15.0])
+    assert config["environment"]["id"] == ENV
+    assert config["setup"].keys() >= {"qcrl", "jax", "python", "device"}
+    assert run.config == config
+
+
+def test_without_a_folder_a_new_one_is_made(fake, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = train(None), train(None)
+    assert first.path.parent.name == "runs"
+    assert first.path != second.path
+
+
+def test_resuming_continues_bit_for_bit(fake, tmp_path):
+    whole = train(tmp_path / "whole", steps=200, seeds=2)
+    train(tmp_path / "parts", steps=80, seeds=2)
+    parts = train(tmp_path / "parts", steps=200, seeds=2, resume=True)
+    assert len(rows(whole)) == 20
+    assert same(parts, whole)
+    name = "seed1-p0.1-d15.safetensors"
+    assert (whole.path / "policies" / name).read_bytes() == (parts.path / "policies" / name).read_bytes()
+
+
+def test_resuming_cuts_files_back_to_the_checkpoint(fake, tmp_path):
+    whole = train(tmp_path / "whole", steps=200)
+    run = train(tmp_path / "run", steps=80)
+    before = {path.name: path.read_bytes() for path in run.path.glob("events.out.*")}
+    for name in ("metrics.csv", "episodes.csv", *before):
+        with open(run.path / name, "ab") as file:
+            file.write(b"0,0.1,15.0,5,torn")
+    (run.path / "events.out.tfevents.later").write_bytes(b"x")
+    resumed = train(run.path, steps=200, resume=True)
+    assert same(resumed, whole)
+    assert not (run.path / "events.out.tfevents.later").exists()
+    assert all((run.path / name).read_bytes() == content for name, content in before.items())
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+def test_a_torn_checkpoint_is_passed_over(fake, tmp_path, damage):
+    whole = train(tmp_path / "whole", steps=200)
+    run = train(tmp_path / "run", steps=80)
+    newest = max((run.path / "checkpoints").glob("*.safetensors"))
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    newest.write_bytes({"cut": content[:-3], "flip": content, "empty": b""}[damage])
+    assert same(train(run.path, steps=200, resume=True), whole)
+
+
+def test_a_finished_run_has_nothing_to_resume(fake, tmp_path):
+    run = train(tmp_path / "run")
+    before = (run.path / "metrics.csv").read_bytes()
+    assert (train(run.path, resume=True).path / "metrics.csv").read_bytes() == before
+
+
+def test_resuming_where_there_is_no_run_starts_one(fake, tmp_path):
+    assert len(rows(train(tmp_path / "run", resume=True))) == 5
+
+
+def test_a_lane_that_breaks_is_frozen_and_the_others_go_on(fake, tmp_path, capsys):
+    run = train(tmp_path / "run", constraint=[Outage(15, 0.5), Outage(15, 0.1)], breaks_at=3, broken_probability=0.5)
+    assert [str(lane) for lane in run.frozen] == ["seed0-p0.5-d15"]
+    assert "seed0-p0.5-d15 turned non-finite in iteration 3" in capsys.readouterr().err
+    iterations = [(row["probability"], row["iteration"]) for row in rows(run)]
+    assert [i for p, i in iterations if p == "0.5"] == ["1", "2"]
+    assert [i for p, i in iterations if p == "0.1"] == ["1", "2", "3", "4", "5"]
+    last_good = [float(row["multiplier"]) for row in rows(run) if row["probability"] == "0.5"][-1]
+    assert run.policy(probability=0.5).state["weight"] == pytest.approx(last_good)
+    assert len(run.episodes["cost"]) == 2 * (2 + 5)
+    assert train(run.path, constraint=[Outage(15, 0.5), Outage(15, 0.1)], breaks_at=3, resume=True).frozen == run.frozen
+
+
+def test_training_ends_when_every_lane_is_frozen(fake, tmp_path):
+    run = train(tmp_path / "run", constraint=Outage(15, 0.5), breaks_at=2, steps=10**8)
+    assert len(run.frozen) == 1
+    assert len(rows(run)) == 1
+
+
+def test_a_full_disk_ends_in_one_sentence_and_loses_nothing(fake, tmp_path, monkeypatch):
+    whole = train(tmp_path / "whole", steps=200)
+    write, room = checkpoints.write_file, [7]
+
+    def write_until_full(path, content):
+        room[0] -= 1
+        if room[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "write_file", write_until_full)
+        with pytest.raises(UserError, match=r"No space left on device.*--resume --out"):
+            train(tmp_path / "run", steps=200)
+    assert same(train(tmp_path / "run", steps=200, resume=True), whole)
+
+
+def test_two_processes_cannot_train_in_one_folder(fake, tmp_path):
+    run = train(tmp_path / "run")
+    script = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), 2); print(flush=True); input()"
+    holder = subprocess.Popen([sys.executable, "-c", script, run.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        holder.stdout.readline()
+        with pytest.raises(UserError, match="another process is training"):
+            train(run.path, resume=True)
+    finally:
+        holder.communicate(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": 0}, "seeds is 0"),
+        ({"seeds": [1, 1]}, "given twice"),
+        ({"seeds": 1.5}, "seeds is 1.5"),
+        ({"seeds": [-1]}, "between 0 and"),
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": float("nan")}, "steps is nan"),
+        ({"algo": "qcp"}, "did you mean qcpo"),
+        ({"preset": "quick"}, "no preset 'quick'"),
+        ({"constraint": []}, "no constraint"),
+        ({"constraint": Mean(15)}, "fake trains under Outage, not under Mean"),
+        ({"scal": 3}, "did you mean scale"),
+        ({"scale": "big"}, "scale is 'big', but must be a number"),
+        ({"num_envs": 2.5}, "num_envs is 2.5, but must be a whole number"),
+        ({"hidden_sizes": (1, "x")}, "must be a list, each a whole number"),
+        ({"checkpoint_interval": -1}, "checkpoint_interval is -1"),
+        ({"wandb": "project"}, "wandb is not installed"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(fake, tmp_path, monkeypatch, options, message):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match=message):
+        qcrl.train(**{"algo": "fake", "env": ENV, "constraint": Outage(15, 0.1), "out": tmp_path / "run", **options})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"constraint": Outage(10, 0.1)}, r"another limits \(\[15.0\], now \[10.0\]\)"),
+        ({"constraint": Outage(15, 0.2)}, "another probabilities"),
+        ({"seeds": 2}, "another seeds"),
+        ({"scale": 2.0}, r"another scale \(10.0, now 2.0\)"),
+        ({"algo": "ppo_lag"}, r"another name \(fake, now ppo_lag\)"),
+        ({"steps": 20}, "cannot be cut"),
+    ],
+)
+def test_resuming_with_another_config_is_refused_and_loses_nothing(fake, tmp_path, changed, message):
+    run = train(tmp_path / "run")
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=message):
+        train(run.path, resume=True, **changed)
+    assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+
+def test_an_existing_run_is_not_overwritten(fake, tmp_path):
+    run = train(tmp_path / "run")
+    before = (run.path / "metrics.csv").read_bytes()
+    with pytest.raises(UserError, match="exists already; continue that run with --resume"):
+        train(run.path)
+    assert (run.path / "metrics.csv").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_to(fake, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(UserError, match="cannot write to"):
+        train(tmp_path / "file" / "run")
+
+
+def test_constraints_are_read_as_the_algorithm_trains(fake, tmp_path):
+    from qcrl.algos import preset
+    from qcrl.setup import lanes
+
+    assert lanes(preset("ppo_lag", "fast"), Mean(7), 1, 0) == ((0, 0.1, 7.0),)
+    assert lanes(preset("ppo_lag", "fast"), Outage(7, 0.2), 1, 0) == ((0, 0.2, 7.0),)
+    with pytest.raises(UserError, match=r"give qcrl.Outage"):
+        lanes(preset("qcpo", "fast"), CVaR(7, 0.2), 1, 0)
+
+
+def test_the_episode_window_grows_with_rare_outages(fake, tmp_path, capsys):
+    run = train(tmp_path / "run", constraint=Outage(15, 0.01))
+    assert run.config["algorithm"]["fields"]["window"] == 200
+    assert run.config["algorithm"]["fields"]["driver_window"] == 200
+    assert "the most recent 200 are looked at" in capsys.readouterr().err
+    assert train(run.path, constraint=Outage(15, 0.01), steps=200, resume=True).metrics["iteration"][-1] == 10
+
+
+def test_progress_shows_the_outage_against_its_target(fake, tmp_path, capsys):
+    train(tmp_path / "run", constraint=[Outage(15, 0.1), Outage(15, 0.2)])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "compiling fake for 2 lanes"
+    assert "(asked 0.1|0.2)" in lines[-1]
+    assert all(word in lines[-1] for word in ("100%", "return", "multiplier", "steps/s", "left"))
+    train(tmp_path / "quiet", progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_weights_and_biases_gets_the_curves(fake, tmp_path, monkeypatch):
+    logged = []
+    session = types.SimpleNamespace(log=lambda scalars, step: logged.append((step, scalars)), finish=lambda: None)
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **_: session))
+    run = train(tmp_path / "run", wandb="project")
+    assert [step for step, _ in logged] == [20, 40, 60, 80, 100]
+    assert logged[-1][1]["outage/seed0-p0.1-d15"] == pytest.approx(run.metrics["outage"][-1])
+
+
+def test_without_tensorboard_training_goes_on(fake, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
+    with pytest.warns(UserWarning, match="tensorboardX is not installed"):
+        run = train(tmp_path / "run")
+    assert not list(run.path.glob("events.out.*"))
+    assert len(rows(run)) == 5
+
+
+def test_tensorboard_events_hold_the_metrics(fake, tmp_path):
+    from tensorboardX.proto.event_pb2 import Event
+
+    run = train(tmp_path / "run")
+    content = next(run.path.glob("events.out.*")).read_bytes()
+    events, position = [], 0
+    while position < len(content):  # length (8 bytes), its checksum (4), the event, its checksum (4)
+        length = int.from_bytes(content[position : position + 8], "little")
+        events.append(Event.FromString(content[position + 12 : position + 12 + length]))
+        position += 16 + length
+    curve = [
+        (event.step, value.simple_value)
+        for event in events
+        for value in event.summary.value
+        if value.tag == "episode_cost/seed0-p0.1-d15"
+    ]
+    assert [step for step, _ in curve] == [20, 40, 60, 80, 100]
+    np.testing.assert_allclose([value for _, value in curve], run.metrics["episode_cost"], rtol=1e-6)
+
+
+def test_compiled_programs_are_kept(tmp_path, monkeypatch):
+    kept = jax.config.jax_compilation_cache_dir
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        monkeypatch.setenv("QCRL_CACHE", "")
+        use_cache()
+        assert jax.config.jax_compilation_cache_dir is None
+        monkeypatch.setenv("QCRL_CACHE", str(tmp_path / "cache"))
+        use_cache()
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "cache")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", kept)
+
+
+def test_a_terminal_gets_a_bar(fake, tmp_path, monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=80))
+    train(tmp_path / "run")
+    assert "compiling fake for 1 lane" in screen.getvalue()
+    assert "(asked 0.1)" in screen.getvalue()
+    assert "100%" in screen.getvalue()
+
+
+def test_the_second_interruption_aborts_at_once():
+    said = []
+    before = signal.getsignal(signal.SIGINT)
+    with Interruption(said.append) as interruption:
+        signal.raise_signal(signal.SIGINT)
+        assert interruption.requested == signal.SIGINT
+        assert said == ["stopping after this iteration; once more to abort at once"]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
