@@ -31,6 +31,7 @@ TINY = dict(
     hidden_sizes=(8, 8),
     lstm_size=8,
     window=5,
+    driver_window=5,
     derivative_delay=2,
 )
 TINY_QCPO = replace(preset("qcpo", "tuned"), **TINY, quantiles=5, tail_quantiles=2)
@@ -102,6 +103,15 @@ def test_multiplier_follows_the_pid_rule():
         history.append(cost_mean)
         multiplier = multiplier.update(Steering(jnp.float32(cost), jnp.float32(limit)), gains)
         assert multiplier.value == pytest.approx(expected, rel=1e-5)
+
+
+def test_multiplier_can_bound_the_error():
+    multiplier = Multiplier.init(1.0, 1)
+    for statistic, value in [(0.9, 1.1), (0.0, 1.0), (0.25, 1.05)]:
+        multiplier = multiplier.update(
+            Steering(jnp.float32(statistic), jnp.float32(0.2)), Gains(0.0, 1.0, 0.0, clip=0.1)
+        )
+        assert multiplier.value == pytest.approx(value, rel=1e-5)
 
 
 def test_drivers():

@@ -5,7 +5,16 @@ import pytest
 from scipy import stats as scipy_stats
 
 from qcrl import UserError
-from qcrl.stats import episodes_needed, outage_bound, outage_interval
+from qcrl.stats import (
+    bootstrap_interval,
+    cvar,
+    episodes_needed,
+    interquartile_mean,
+    outage_bound,
+    outage_interval,
+    outage_lower_bound,
+    quantile_interval,
+)
 
 
 @pytest.mark.parametrize(("outages", "episodes"), [(0, 10), (3, 10), (10, 10), (84, 1000), (1, 1)])
@@ -16,6 +25,8 @@ def test_exact_intervals_are_those_of_scipy(outages, episodes, confidence):
     assert outage_interval(outages, episodes, confidence) == pytest.approx((expected.low, expected.high), abs=1e-12)
     one_sided = scipy_stats.binomtest(outages, episodes, alternative="less").proportion_ci(confidence, method="exact")
     assert outage_bound(outages, episodes, confidence) == pytest.approx(one_sided.high, abs=1e-9)
+    other = scipy_stats.binomtest(outages, episodes, alternative="greater").proportion_ci(confidence, method="exact")
+    assert outage_lower_bound(outages, episodes, confidence) == pytest.approx(other.low, abs=1e-9)
 
 
 def test_ten_clean_episodes_only_show_an_outage_below_a_quarter():
@@ -54,6 +65,40 @@ def test_episodes_needed_close_to_the_target():
     assert episodes_needed(0.1, expected=0.08) == 1290
 
 
+def test_quantile_intervals_are_those_of_scipy():
+    """`quantile_test` takes the same order statistics; where there is none it says infinity, too."""
+    costs = np.random.default_rng(0).exponential(size=200)
+    for level in (0.5, 0.8, 0.9, 0.98):
+        interval = scipy_stats.quantile_test(costs, p=level).confidence_interval(0.95)
+        assert quantile_interval(costs, level) == pytest.approx((interval.low, interval.high))
+    assert quantile_interval(costs[:20], 0.9)[1] == np.inf
+
+
+def test_quantile_intervals_cover_at_their_level():
+    """4,000 repetitions of 150 exponential costs; a correct implementation fails this with probability below 1e-6."""
+    samples = np.random.default_rng(0).exponential(size=(4000, 150))
+    low, high = np.transpose([quantile_interval(costs, 0.9) for costs in samples])
+    assert np.mean((low <= np.log(10)) & (np.log(10) <= high)) >= scipy_stats.binom.ppf(1e-6, 4000, 0.95) / 4000
+
+
+@pytest.mark.parametrize(("mass", "expected"), [(0.2, 9.5), (0.25, (10 + 9 + 0.5 * 8) / 2.5), (0.05, 10.0)])
+def test_cvar_is_the_mean_of_the_worst(mass, expected):
+    assert cvar(np.arange(1.0, 11.0), mass) == pytest.approx(expected)
+
+
+def test_the_interquartile_mean_forgets_both_ends():
+    assert interquartile_mean([-1000, 1, 2, 3, 4, 5, 6, 1000]) == 3.5
+
+
+def test_bootstrap_intervals_over_seeds():
+    """For the mean of many values: the normal interval, mean +- 1.96 standard errors."""
+    values = np.random.default_rng(0).normal(5, 2, size=400)
+    error = 1.96 * values.std() / 20
+    assert bootstrap_interval(values) == pytest.approx((values.mean() - error, values.mean() + error), abs=0.02)
+    low, high = bootstrap_interval([1.0, 2, 3, 4, 100], interquartile_mean)
+    assert 1 <= low < 3 < high
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -64,6 +109,10 @@ def test_episodes_needed_close_to_the_target():
         lambda: episodes_needed(0.0),
         lambda: episodes_needed(0.1, expected=0.1),
         lambda: episodes_needed(0.1, power=1.5),
+        lambda: outage_lower_bound(1, 0),
+        lambda: quantile_interval(np.ones(3), 1.0),
+        lambda: cvar(np.ones(3), 0.0),
+        lambda: bootstrap_interval([1.0]),
     ],
 )
 def test_impossible_questions_are_user_errors(call):

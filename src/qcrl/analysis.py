@@ -1,25 +1,29 @@
 """What plots and reports read from run folders: curves over seeds, episode costs with their tails, certificates."""
 
 import json
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.stats import norm, weibull_min
 
-from qcrl import stats
+from qcrl.episodes import Totals
 from qcrl.errors import UserError
-from qcrl.quantiles import grid
-from qcrl.runs import Run, _columns, load, read_config
+from qcrl.runs import Run, load, read_columns, read_config
+from qcrl.summaries import summarise
 
 RECENT = 100
 """Training episodes per seed that stand in for an evaluation where there is none: the last ones."""
-TAIL_LEVELS = grid(25)[-8:]
-"""Levels of the quantiles that a Weibull tail is fitted to, as in the paper."""
-ACRONYMS = {"qcpo": "QCPO", "ppo_lag": "PPO_Lag", "wcsac": "WCSAC", "wcsac_weibull": "WCSAC-Weibull", "cvar_pg": "CVaR-PG"}
+ACRONYMS = {
+    "qcpo": "QCPO",
+    "ppo_lag": "PPO_Lag",
+    "wcsac": "WCSAC",
+    "wcsac_weibull": "WCSAC-Weibull",
+    "cvar_pg": "CVaR-PG",
+}
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def _read_settings(path: Path) -> list[Curves]:
 def read_table(path: Path) -> dict[str, np.ndarray]:
     """The columns of a CSV file of numbers."""
     try:
-        return _columns(path)
+        return read_columns(path)
     except ValueError as error:
         raise UserError(f"{path} is not a table of numbers ({error}); give a file like a run's metrics.csv") from None
 
@@ -151,69 +155,25 @@ def recent_training(run: Run) -> Evaluation:
     if not any(map(len, rows)):
         raise UserError(f"no episode has ended yet in {run.path}; train it for more steps")
     episodes = {name: column[np.concatenate(rows)] for name, column in table.items()}
-    per_lane = [
-        {"seed": lane.seed, **_summary(table, chosen, lane.probability, lane.limit)}
-        for lane, chosen in zip(run.lanes, rows)
-        if len(chosen)
+    groups = [
+        (lane, Totals(table["return"][own], table["cost"][own])) for lane, own in zip(run.lanes, rows) if len(own)
     ]
-    pooled = [
-        {"seeds": len(together), **_summary(table, np.concatenate(together), *setting)}
-        for setting in dict.fromkeys(lane[1:] for lane in run.lanes)
-        if (together := [chosen for lane, chosen in zip(run.lanes, rows) if lane[1:] == setting and len(chosen)])
-    ]
+    per_lane = [asdict(summarise([lane], [totals])) for lane, totals in groups]
+    pooled = []
+    for setting in dict.fromkeys(lane[1:] for lane, _ in groups):
+        lanes, totals = zip(*(group for group in groups if group[0][1:] == setting))
+        pooled.append(asdict(summarise(lanes, totals)))
     return Evaluation(f"last {RECENT} training episodes per seed", per_lane, pooled, episodes)
 
 
-def _summary(table: dict[str, np.ndarray], rows: np.ndarray, probability: float, limit: float) -> dict[str, Any]:
-    returns, costs = table["return"][rows], table["cost"][rows]
-    outages, episodes = int((costs > limit).sum()), len(costs)
-    low, high = stats.outage_interval(outages, episodes)
-    worst = np.sort(costs)[math.floor(episodes * (1 - probability) + 1e-9) :]
-    return {
-        "probability": probability,
-        "limit": limit,
-        "episodes": episodes,
-        "outages": outages,
-        "outage": outages / episodes,
-        "outage_low": low,
-        "outage_high": high,
-        "mean_return": float(returns.mean()),
-        "std_return": float(returns.std()),
-        "mean_cost": float(costs.mean()),
-        "cost_quantile": float(worst[0]),
-        "cvar": float(worst.mean()),
-        **fit_tails(costs, limit),
-    }
-
-
-def fit_tails(costs: Float[np.ndarray, " episodes"], limit: float) -> dict[str, dict[str, float] | None]:
-    """A Weibull tail through the upper quantiles and a Gaussian by its moments, each with the outage that it implies.
-
-    A tail is None where the costs do not determine it: quantiles that are 0 or all alike.
-    """
-    from scipy.stats import norm
-
-    quantiles = np.quantile(costs, TAIL_LEVELS, method="inverted_cdf")
-    weibull = gaussian = None
-    usable = quantiles > 0
-    if len(set(quantiles[usable].tolist())) > 1:
-        # eq. weibull_tail_loss is least where a straight line fits log quantiles over log rates best.
-        slope, level = np.polyfit(np.log(-np.log1p(-TAIL_LEVELS[usable])), np.log(quantiles[usable]), 1)
-        shape, scale = float(1 / slope), float(np.exp(level))
-        weibull = {"shape": shape, "scale": scale, "outage": math.exp(-((limit / scale) ** shape))}
-    mean, std = float(costs.mean()), float(costs.std())
-    if std > 0:
-        gaussian = {"mean": mean, "std": std, "outage": float(norm.sf(limit, mean, std))}
-    return {"weibull": weibull, "gaussian": gaussian}
-
-
-def survival(tail: str, fitted: dict[str, float], x: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Pr(cost > x) under a fitted tail, "weibull" or "gaussian"."""
-    if tail == "weibull":
-        return np.exp(-((x / fitted["scale"]) ** fitted["shape"]))
-    from scipy.stats import norm
-
-    return norm.sf(x, fitted["mean"], fitted["std"])
+def tails(summary: dict[str, Any], x: Float[np.ndarray, " n"]) -> dict[str, Float[np.ndarray, " n"]]:
+    """Pr(cost > x) under the fitted "weibull" and "gaussian"; without those that the costs did not determine."""
+    found = {}
+    if weibull := summary["weibull"]:
+        found["weibull"] = weibull_min.sf(x, weibull["shape"], scale=weibull["scale"])
+    if (gaussian := summary["gaussian"]) and gaussian["std"] > 0:
+        found["gaussian"] = norm.sf(x, gaussian["mean"], gaussian["std"])
+    return found
 
 
 def empirical_survival(costs: Float[np.ndarray, " episodes"]) -> tuple[np.ndarray, np.ndarray]:

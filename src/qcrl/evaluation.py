@@ -121,6 +121,10 @@ class Player:
         jobs: list[tuple[Policy, Seed]] = [
             (Policy.load(self.run.policy_file(lane)), [episode_seed, *f"{purpose} {lane}".encode()]) for lane in lanes
         ]
+        for lane, (policy, _) in zip(lanes, jobs):
+            if not policy.info.get("alive", True):
+                text = f"warning: {lane} turned non-finite in training; its last good policy is run"
+                Console(stderr=True, quiet=not self.progress).print(text, highlight=False, soft_wrap=True)
         compilation.use_cache()
         with _shown(f"{purpose} {self.env.id}", len(lanes) * episodes, self.progress) as advance:
             if self.engine == "mujoco":

@@ -30,7 +30,7 @@ class Episode(NamedTuple):
     costs: Float[np.ndarray, " steps"]
     """Sum of costs so far."""
     outage: Float[np.ndarray, " steps"] | None
-    """The critic's estimate, before each step, that the episode's cost will end over the limit."""
+    """The critic's estimate, before each step, that the cost will end over the limit; at the end, whether it did."""
 
 
 class Moment(NamedTuple):
@@ -42,9 +42,7 @@ class Moment(NamedTuple):
     cost: float
 
 
-def record(
-    policy: Policy, limit: float, number: int = 0, engine: str = "jax", deterministic: bool = False
-) -> Episode:
+def record(policy: Policy, limit: float, number: int = 0, engine: str = "jax", deterministic: bool = False) -> Episode:
     """One episode; the same number gives the same episode."""
     env, estimate = _environment(policy, engine), outage_estimator(policy, limit)
     scenes, rewards, costs, outage = [], [], [], []
@@ -54,6 +52,8 @@ def record(
         costs.append(moment.cost)
         if estimate is not None:
             outage.append(estimate(moment, sum(costs)))
+    if outage:
+        outage[-1] = float(sum(costs) > limit)  # nothing is to come, and the critic was never asked about that
     return Episode(number, scenes, np.cumsum(rewards), np.cumsum(costs), np.array(outage) if outage else None)
 
 
@@ -125,7 +125,7 @@ def outage_estimator(policy: Policy, limit: float) -> Callable[[Moment, float], 
         if spent > limit:
             return 1.0
         seen = jax.device_get(view(*moment))
-        return exceedance(seen.quantiles, (limit - spent) / algorithm.cost_scale, float(seen.tail.shape))
+        return exceedance(seen.quantiles, limit - spent, float(seen.tail.shape))
 
     return estimate
 

@@ -44,12 +44,12 @@ class Run:
     @property
     def metrics(self) -> dict[str, np.ndarray]:
         """The columns of metrics.csv: one row per lane and iteration."""
-        return _columns(self.path / "metrics.csv")
+        return read_columns(self.path / "metrics.csv")
 
     @property
     def episodes(self) -> dict[str, np.ndarray]:
         """The columns of episodes.csv: one row per finished training episode."""
-        return _columns(self.path / "episodes.csv")
+        return read_columns(self.path / "episodes.csv")
 
     @property
     def frozen(self) -> tuple[Lane, ...]:
@@ -99,7 +99,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / 'config.json'} cannot be read ({error}); give the folder of a run") from None
 
 
-def _columns(path: Path) -> dict[str, np.ndarray]:
+def read_columns(path: Path) -> dict[str, np.ndarray]:
     try:
         with open(path, newline="") as file:
             rows = csv.reader(file)

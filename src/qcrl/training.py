@@ -27,7 +27,7 @@ def train(
     algo: str | Any,
     env: str | Environment,
     constraint: Constraint | Sequence[Constraint],
-    steps: float = 3_000_000,
+    steps: float = 1_000_000,
     seeds: int | Sequence[int] = 1,
     preset: str | None = None,
     out: str | Path | None = None,

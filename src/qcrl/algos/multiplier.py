@@ -81,7 +81,8 @@ class Gains(NamedTuple):
     proportional: float
     integral: float
     derivative: float
-    smoothing: float
+    smoothing: float = 0.95
+    clip: float = math.inf
 
 
 class Multiplier(NamedTuple):
@@ -100,7 +101,7 @@ class Multiplier(NamedTuple):
 
     def update(self, steering: Steering, gains: Gains) -> "Multiplier":
         """P follows the smoothed error; D only pushes up, by how much the smoothed statistic rose over the delay."""
-        error = steering.statistic - steering.target
+        error = jnp.clip(steering.statistic - steering.target, -gains.clip, gains.clip)
         integral = jnp.maximum(0.0, self.integral + gains.integral * error)
         smooth_error = gains.smoothing * self.smooth_error + (1 - gains.smoothing) * error
         smooth = gains.smoothing * self.smooth_statistics[-1] + (1 - gains.smoothing) * steering.statistic

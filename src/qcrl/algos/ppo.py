@@ -138,9 +138,11 @@ class PPO(ActorCritic):
 
     def _steer(self, state: TrainState, window: Window) -> Multiplier:
         """One step of the multiplier, once an episode has finished."""
-        costs, valid = window.cost, window.recent(self.driver_window or self.window)
+        costs, valid = window.cost, window.recent(self.driver_window)
         steering = DRIVERS[self.driver](costs, valid, state.limit, state.probability, self.cost_scale)
-        gains = Gains(self.proportional_gain, self.integral_gain, self.derivative_gain, self.gain_smoothing)
+        gains = Gains(
+            self.proportional_gain, self.integral_gain, self.derivative_gain, self.gain_smoothing, self.error_clip
+        )
         moved = state.controller.update(steering, gains)
         return jax.tree.map(lambda new, old: jnp.where(window.seen > 0, new, old), moved, state.controller)
 

@@ -41,7 +41,7 @@ fast = replace(tuned, **SMALL, cost_advantage_decay=0.0, kappa=0.1)
 
 lag_paper = PPOLag()
 lag_authors = replace(lag_paper, **AS_RELEASED, integral_gain=1.0, driver_window=12)
-lag_tuned = replace(lag_authors, integral_gain=0.1, driver_window=0)
+lag_tuned = replace(lag_authors, integral_gain=0.1, driver_window=100)
 lag_fast = replace(lag_tuned, **SMALL)
 
 PRESETS: dict[str, dict[str, Settings]] = {

@@ -65,14 +65,16 @@ class Settings:
     """Proportional gain of the multiplier's PID rule."""
     derivative_gain: float = 0.0
     """Derivative gain of the multiplier's PID rule."""
+    error_clip: float = math.inf
+    """Bound on the driver's error, in scaled costs or, for the outage driver, as a share of episodes."""
     gain_smoothing: float = 0.95
     """Decay of the running means behind the proportional and derivative gains."""
     derivative_delay: int = 10
     """Iterations over which the derivative gain compares."""
     initial_multiplier: float = 0.0
     """Multiplier before the first iteration."""
-    driver_window: int = 0
-    """Most recent episodes that the driver looks at, at most `window`; 0 means all of it."""
+    driver_window: int = 100
+    """Most recent episodes that the driver looks at, at most `window`."""
     window: int = 100
     """Most recent episodes that metrics are taken over."""
 
@@ -99,7 +101,7 @@ class Settings:
         for name, hint in get_type_hints(type(self)).items():
             self._check_choice(name, get_args(hint) if get_origin(hint) is Literal else ())
         self._check_choice("driver", tuple(DRIVERS))
-        for name in ("num_envs", "steps_per_env", "chunk_length", "epochs", "minibatches", "window"):
+        for name in ("num_envs", "steps_per_env", "chunk_length", "epochs", "minibatches", "window", "driver_window"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, but must be at least 1")
         for name in ("learning_rate", "cost_scale", "observation_clip", "max_gradient_norm"):
@@ -118,8 +120,8 @@ class Settings:
             raise UserError(
                 f"lstm_size is {self.lstm_size}, but with skip it must equal the last of hidden_sizes {self.hidden_sizes}"
             )
-        if not 0 <= self.driver_window <= self.window:
-            raise UserError(f"driver_window is {self.driver_window}, but must lie between 0 and window ({self.window})")
+        if self.driver_window > self.window:
+            raise UserError(f"driver_window is {self.driver_window}, but may be at most window ({self.window})")
 
     def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         if choices and getattr(self, name) not in choices:

@@ -31,4 +31,8 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     print("| " + " | ".join(header) + " |")
     print("|" + "---|" * len(header))
     for row in rows:
-        print("| " + " | ".join(str(cell) for cell in row) + " |", flush=True)
+        print_row(row)
+
+
+def print_row(row: Sequence[object]) -> None:
+    print("| " + " | ".join(str(cell) for cell in row) + " |", flush=True)

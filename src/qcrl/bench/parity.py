@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from qcrl.bench import hardware, print_table
+from qcrl.bench import hardware, print_row, print_table
 from qcrl.envs import make
 from qcrl.envs.scripted import seek_goal
 from qcrl.envs.tasks import TASKS
@@ -53,16 +53,16 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     header = ["task", "policy", "statistic", "JAX", "MuJoCo", "difference", "agrees"]
     rows = []
+    print_table(header, [])
     for id in args.tasks:
         for policy in POLICIES:
             ours = jax_episodes(id, policy, args.episodes, args.seed)
             theirs = mujoco_episodes(id, policy, args.episodes, args.seed, os.cpu_count() or 1)
             for c in compare(ours, theirs, args.seed):
                 interval = f"{c.low:+.3f} to {c.high:+.3f}"
-                rows.append(
-                    [id, policy, c.statistic, f"{c.jax:.3f}", f"{c.mujoco:.3f}", interval, "yes" if c.agrees else "NO"]
-                )
-    print_table(header, rows)
+                verdict = "yes" if c.agrees else "NO"
+                rows.append([id, policy, c.statistic, f"{c.jax:.3f}", f"{c.mujoco:.3f}", interval, verdict])
+                print_row(rows[-1])
     if args.out:
         with open(args.out, "w", newline="") as file:
             csv.writer(file).writerows([header, *rows])

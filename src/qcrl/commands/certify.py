@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         print(certificate)
         print(f"Written: {args.run}/certificate-{certificate.lane}.json")
         if certificate.verdict == "undecided":
-            print("Train below the probability that you promise, or promise more; see docs/evaluation.md.")
+            print("These episodes cannot tell. Train below the probability that you promise; see docs/evaluation.md.")
     return 0
 
 

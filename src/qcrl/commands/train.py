@@ -15,10 +15,10 @@ from qcrl.runs import read_config
 
 DEFAULTS: dict[str, Any] = {
     "algo": "qcpo",
-    "env": "DynamicEnv-v0",
+    "env": "TwoPathEnv-v0",
     "limit": [15.0],
     "outage": [0.1],
-    "steps": 3_000_000,
+    "steps": 1_000_000,
     "seeds": 1,
     "first_seed": 0,
     "preset": "fast",

@@ -1,0 +1,237 @@
+"""One self-contained HTML page about runs: curves, cost distributions, a table over seeds, certificates and replays.
+
+The page is template.html with style.css, the scripts and the numbers written into it; it loads nothing else.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qcrl import __version__, analysis, replay
+from qcrl.analysis import Curves, Evaluation
+from qcrl.envs import ENVIRONMENT_IDS, TASKS
+from qcrl.envs.render import Scene, TwoPathScene
+from qcrl.errors import UserError
+from qcrl.plots import KINDS, TITLES
+from qcrl.runs import Run, load
+
+CURVE_POINTS = 400
+"""Points of a curve that the page holds; longer ones are thinned."""
+SURVIVAL_POINTS = 600
+TAIL_POINTS = 120
+SCRIPTS = ("charts.js", "replay.js", "report.js")
+TASK_SIZES = ("extent", "goal_size", "hazard_size", "button_size", "gremlin_size")
+
+Progress = Callable[[str], None]
+
+
+def report(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    replays: Sequence[str] = replay.CHOICES,
+    episodes: int = 10,
+    engine: str = "jax",
+    progress: Progress = lambda message: None,
+) -> Path:
+    """Write the page. `replays` are chosen among `episodes` of each setting's first policy; none where it is empty."""
+    out = Path(out)
+    if out.suffix.lower() != ".html":
+        raise UserError(f"cannot write {out}: a report's name must end in .html; give such a name with --out")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(page(content(paths, replays, episodes, engine, progress)), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {out} ({error.strerror}); give another file") from None
+    return out
+
+
+def page(data: dict[str, Any]) -> str:
+    """The template with everything written into it."""
+    files = resources.files(__name__)
+    read = lambda name: (files / name).read_text(encoding="utf-8")
+    # A "<" would let text in the data end the script element.
+    numbers = json.dumps(_plain(data), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    parts = {"style": read("style.css"), "script": "\n".join(map(read, SCRIPTS)), "data": numbers}
+    html = read("template.html")
+    for name, text in parts.items():
+        html = html.replace(f"@@{name}@@", text)
+    return html
+
+
+def content(
+    paths: Sequence[str | Path], replays: Sequence[str], episodes: int, engine: str, progress: Progress
+) -> dict[str, Any]:
+    """All that the page shows."""
+    runs = [load(path) for path in paths]
+    names = _names(runs)
+    return {
+        "version": __version__,
+        "titles": TITLES,
+        "columns": [*KINDS["curves"], *KINDS["multiplier"]],
+        "runs": [_run(run, name) for run, name in zip(runs, names)],
+        "curves": [_curve(curves) for curves in analysis.read_curves(paths)],
+        "evaluations": [
+            _evaluation(evaluation, name) for run, name in zip(runs, names) for evaluation in analysis.evaluations(run)
+        ],
+        "certificates": [
+            {"run": name, **certificate} for run, name in zip(runs, names) for certificate in analysis.certificates(run)
+        ],
+        "replays": [
+            each for run, name in zip(runs, names) for each in _replays(run, name, replays, episodes, engine, progress)
+        ],
+    }
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The folders' names; whole paths where two are the same."""
+    short = [run.path.resolve().name for run in runs]
+    return [name if short.count(name) == 1 else str(run.path) for run, name in zip(runs, short)]
+
+
+def _run(run: Run, name: str) -> dict[str, Any]:
+    config = run.config
+    return {
+        "name": name,
+        "label": analysis.label(config),
+        "environment": config["environment"]["id"],
+        "constraint": config["constraint"],
+        "probabilities": sorted({lane.probability for lane in run.lanes}),
+        "limits": sorted({lane.limit for lane in run.lanes}),
+        "seeds": len({lane.seed for lane in run.lanes}),
+        "steps": config["steps"],
+        "versions": config.get("setup", {}),
+    }
+
+
+def _curve(curves: Curves) -> dict[str, Any]:
+    columns = {}
+    for name in (*KINDS["curves"], *KINDS["multiplier"]):
+        if name in curves.columns:
+            steps, mean, std = (_thin(values, CURVE_POINTS) for values in curves.over_seeds(name))
+            columns[name] = {"x": steps, "mean": _short(mean), "std": _short(std)}
+    return {
+        "label": curves.label,
+        "environment": curves.environment,
+        "probability": curves.probability,
+        "limit": curves.limit,
+        "seeds": len(curves.seeds),
+        "columns": columns,
+    }
+
+
+def _evaluation(evaluation: Evaluation, run: str) -> dict[str, Any]:
+    return {
+        "run": run,
+        "name": evaluation.name,
+        "rows": evaluation.rows,
+        "pooled": evaluation.pooled,
+        "distributions": [_distribution(evaluation, pooled) for pooled in evaluation.pooled],
+    }
+
+
+def _distribution(evaluation: Evaluation, pooled: dict[str, Any]) -> dict[str, Any]:
+    """The staircase Pr(cost > x) and both tails, ready to be drawn."""
+    costs = evaluation.costs(pooled["probability"], pooled["limit"])
+    x, share = analysis.empirical_survival(costs)
+    fine = np.linspace(0, 1.05 * max(float(x[-1]), pooled["limit"]), TAIL_POINTS)
+    return {
+        "probability": pooled["probability"],
+        "limit": pooled["limit"],
+        "episodes": len(costs),
+        "quantile": pooled["cost_quantile"],
+        "x": _short(_thin(x, SURVIVAL_POINTS)),
+        "share": _short(_thin(share, SURVIVAL_POINTS)),
+        "fine": _short(fine),
+        "tails": {tail: _short(share) for tail, share in analysis.tails(pooled, fine).items()},
+    }
+
+
+def _replays(
+    run: Run, name: str, which: Sequence[str], episodes: int, engine: str, progress: Progress
+) -> list[dict[str, Any]]:
+    """Episodes of the first lane of every setting that has a policy."""
+    if not which or run.config["environment"]["id"] not in ENVIRONMENT_IDS:
+        return []
+    if run.config["environment"]["id"] not in TASKS:
+        engine = "jax"  # it has no physics
+    recorded = []
+    seen = set()
+    for lane in run.lanes:
+        if lane[1:] in seen or not (run.path / "policies" / f"{lane}.safetensors").exists():
+            continue
+        seen.add(lane[1:])
+        policy = run.policy(*lane)
+        title = f"{name}, seed {lane.seed}, p = {lane.probability:g}"
+        told = lambda done, title=title: progress(f"{title}: episode {done} of {episodes}")
+        numbers = replay.choose(policy, which, episodes, engine, progress=told)
+        for number in dict.fromkeys(numbers):
+            meaning = " and ".join(word for word, chosen in zip(which, numbers) if chosen == number)
+            episode = replay.record(policy, lane.limit, number, engine)
+            recorded.append(
+                {
+                    "title": f"{title}: episode {number} ({meaning} of {episodes}, {engine} engine)",
+                    "limit": lane.limit,
+                    "returns": _short(episode.returns, 4),
+                    "costs": _short(episode.costs, 4),
+                    "outage": None if episode.outage is None else _short(episode.outage, 3),
+                    **_scenes(episode.scenes),
+                }
+            )
+    return recorded
+
+
+def _scenes(scenes: Sequence[Scene | TwoPathScene]) -> dict[str, Any]:
+    """What the page draws, column by column."""
+    first = scenes[0]
+    if isinstance(first, TwoPathScene):
+        paths = [scene for scene in scenes if isinstance(scene, TwoPathScene)]
+        return {
+            "kind": "two paths",
+            "length": first.length,
+            "route": [scene.route for scene in paths],
+            "position": [scene.position for scene in paths],
+        }
+    moments = [scene for scene in scenes if isinstance(scene, Scene)]
+    return {
+        "kind": "point",
+        **{size: getattr(first.task, size) for size in TASK_SIZES},
+        "hazards": _short(first.hazards),
+        "buttons": _short(first.buttons),
+        "robot": [_short(np.append(scene.robot, scene.heading), 4) for scene in moments],
+        "goal": [None if scene.goal is None else _short(scene.goal) for scene in moments],
+        "goal_button": [scene.goal_button for scene in moments],
+        "buttons_live": [scene.buttons_live for scene in moments],
+        "gremlins": [
+            _short(np.column_stack([scene.gremlins, scene.gremlin_yaw])) if len(scene.gremlins) else []
+            for scene in moments
+        ],
+        "charged": [scene.cost for scene in moments],
+    }
+
+
+def _thin(values: np.ndarray, most: int) -> np.ndarray:
+    """Evenly chosen entries, the first and the last among them."""
+    if len(values) <= most:
+        return values
+    return values[np.linspace(0, len(values) - 1, most).round().astype(int)]
+
+
+def _short(values: Any, digits: int = 5) -> Any:
+    """Lists of numbers with so many significant digits: the page need not be larger."""
+    return [_short(each, digits) if np.ndim(each) else float(f"{each:.{digits}g}") for each in values]
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has a word for: numbers that are not finite become null."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(each) for each in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,131 @@
+"""Recorded episodes, the critic's outage estimate, and films."""
+
+import math
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from qcrl import replay, video
+from qcrl.algos.ppo_lag import PPOLag
+from qcrl.algos.qcpo import QCPO
+from qcrl.cli import main
+from qcrl.envs import make
+from qcrl.errors import UserError
+from qcrl.networks import Inputs
+from qcrl.policy import Interface, Policy
+from qcrl.quantiles import at_level
+from qcrl.replay import Moment, exceedance, outage_estimator
+
+pytest_plugins = ["trained"]
+
+
+def untrained(kind, id):
+    env, algorithm = make(id), kind(hidden_sizes=(8,), lstm_size=0, cost_scale=10.0)
+    interface = Interface.of(env)
+    state = jax.jit(lambda key: algorithm.policy_state(algorithm.init(interface, key, 15.0, 0.1)))(jax.random.key(0))
+    return Policy(algorithm, interface, state, {})
+
+
+@pytest.mark.parametrize("level", [0.02, 0.05, 0.5, 0.9, 0.97, 0.98, 0.99, 0.999])
+def test_exceedance_inverts_the_critics_quantiles(level):
+    quantiles = np.sort(np.random.default_rng(0).exponential(2.0, 25)).astype(np.float32)
+    threshold = float(at_level(quantiles, level, 0.7))
+    assert exceedance(quantiles[::-1], threshold, 0.7) == pytest.approx(1 - level, rel=1e-3)
+
+
+def test_costs_below_every_quantile_are_exceeded_for_sure():
+    assert exceedance(np.array([2.0, 3.0, 4.0]), 1.0, 1.0) == 1
+
+
+def test_the_estimate_is_about_what_is_left_of_the_limit():
+    policy = untrained(QCPO, "TwoPathEnv-v0")
+    moment = Moment(np.array([1, 0, 0, 0], np.float32), policy.initial(), 0.0, 0.0)
+    params, normaliser = policy.state.params, policy.state.normaliser
+    inputs = Inputs(moment.obs, moment.carry.action, np.float32(0), np.float32(0))
+    outputs, _ = policy.algorithm.network.step(params, normaliser, inputs, moment.carry.memory)
+    quantiles = np.sort(10 * np.exp(outputs[2:27]))  # after action and value; costs were divided by 10
+    shape = 4 / (1 + math.exp(-outputs[27]))
+    limit = 2 * float(quantiles[-1])
+    estimate = outage_estimator(policy, limit)
+    assert estimate(moment, limit - float(quantiles[12])) == pytest.approx(0.5, abs=1e-4)
+    # The tail from the last level, .98, at twice its quantile.
+    assert estimate(moment, 0.0) == pytest.approx(0.02 ** (2**shape), rel=1e-3)
+    assert estimate(moment, limit + 0.01) == 1
+
+
+def test_a_critic_of_means_has_no_estimate():
+    policy = untrained(PPOLag, "TwoPathEnv-v0")
+    assert outage_estimator(policy, 15.0) is None
+    assert replay.record(policy, 15.0).outage is None
+
+
+def test_the_chosen_episodes_are_the_worst_and_the_median_by_cost(trained):
+    policy = trained.policy(0, 0.1)
+    episodes = [replay.record(policy, 15.0, number) for number in range(7)]
+    ordered = sorted(episodes, key=lambda episode: episode.costs[-1])
+    numbers = replay.choose(policy, ["worst", "median", "first"], 7)
+    assert numbers == [ordered[-1].number, ordered[3].number, 0]
+    again = replay.record(policy, 15.0, 3)
+    assert again.costs.tolist() == episodes[3].costs.tolist()
+    assert len({episode.costs[-1] for episode in episodes}) == 7
+    assert [episode.outage[-1] for episode in episodes] == [float(episode.costs[-1] > 15) for episode in episodes]
+
+
+def test_an_episode_in_mujoco_from_its_start_to_its_end():
+    episode = replay.record(untrained(QCPO, "DynamicEnv-v0"), 15.0, engine="mujoco")
+    assert len(episode.scenes) == len(episode.returns) == len(episode.outage) == 1001
+    assert episode.costs[-1] == sum(scene.cost for scene in episode.scenes)
+    start, end = episode.scenes[0], episode.scenes[-1]
+    assert not np.allclose(start.robot, end.robot)
+    assert np.array_equal(start.hazards, end.hazards)
+    [first, last] = video.frames_of(episode, 15.0, "title", [0, 1000])
+    assert first.shape == (480, 800, 3)
+    assert (first != last).any(axis=2)[:, :480].any()
+
+
+def test_a_gif_of_every_step(trained, tmp_path, capsys):
+    out = tmp_path / "new" / "episode.gif"
+    assert main(["render", str(trained.path), "--probability", "0.2", "--episodes", "3", "--out", str(out)]) == 0
+    assert "(limit 15)" in capsys.readouterr().out
+    with Image.open(out) as film:
+        assert (film.n_frames, film.size) == (5, (800, 480))
+        film.seek(4)
+        assert film.info["duration"] == 2000
+
+
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+def test_an_mp4_where_ffmpeg_is_installed(trained, tmp_path):
+    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    out = tmp_path / "episode.mp4"
+    assert main(["render", str(trained.path), "--probability", "0.1", "--episode", "first", "--out", str(out)]) == 0
+    meta = next(ffmpeg.read_frames(str(out)))
+    assert meta["size"] == (800, 480)
+    assert meta["duration"] == pytest.approx(4.0, abs=0.6)
+
+
+def test_without_ffmpeg_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(UserError, match=r"qcrl\[video\]"):
+        video.check_writer(tmp_path / "x.mp4")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--out", "x.avi"], "must end in .mp4, .gif"),
+        (["--episode", "best"], "choose one of median, worst, first"),
+        (["--episodes", "0"], "at least one is needed"),
+        (["--engine", "mujoco"], "engine='jax' only"),
+        (["--engine", "bullet"], "choose 'mujoco' or 'jax'"),
+        (["--seed", "9"], "has no seed 9"),
+    ],
+)
+def test_mistakes_are_one_sentence(trained, tmp_path, monkeypatch, capsys, options, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["render", str(trained.path), "--probability", "0.1", *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

@@ -1,0 +1,82 @@
+"""A small run with policies, an evaluation and certificates, made once for the tests that read run folders."""
+
+import json
+
+import numpy as np
+import pytest
+
+from qcrl.constraints import Outage
+from qcrl.training import train
+
+SMALL = {"num_envs": 4, "steps_per_env": 16, "chunk_length": 8, "hidden_sizes": (8,), "lstm_size": 0, "minibatches": 1}
+LIMIT = 15.0
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Two seeds and two probabilities of the two-path example, barely trained."""
+    out = tmp_path_factory.mktemp("runs") / "two <paths>"
+    constraints = [Outage(LIMIT, probability) for probability in (0.1, 0.2)]
+    return train("qcpo", "TwoPathEnv-v0", constraints, steps=1280, seeds=2, preset="fast", out=out, **SMALL)
+
+
+@pytest.fixture
+def evaluated(trained, tmp_path):
+    """A copy of it with results whose numbers are made up, except that they agree with each other."""
+    import shutil
+
+    from qcrl.runs import load
+
+    run = load(shutil.copytree(trained.path, tmp_path / "evaluated"))
+    rng = np.random.default_rng(1)
+    rows, lanes = [], []
+    for lane in run.lanes:
+        costs = 8 * rng.weibull(0.9, 50)
+        rows += [(*lane, i, 1.0 + i / 100, cost) for i, cost in enumerate(costs.tolist())]
+        lanes.append({"seed": lane.seed, **summary(lane, costs)})
+    pooled = []
+    for probability in (0.1, 0.2):
+        costs = np.array([row[5] for row in rows if row[1] == probability])
+        pooled.append({"seeds": 2, **summary((0, probability, LIMIT), costs)})
+    result = {"engine": "jax", "deterministic": False, "episodes": 50, "seed": 7, "environment": "TwoPathEnv-v0"}
+    (run.path / "evaluation-jax.json").write_text(json.dumps({**result, "per_lane": lanes, "pooled": pooled}))
+    lines = ["seed,probability,limit,episode,return,cost", *(",".join(map(str, row)) for row in rows)]
+    (run.path / "evaluation-jax.csv").write_text("\n".join(lines) + "\n")
+    certificate = {
+        "verdict": "violated",
+        "policy_sha256": "0123456789abcdef" * 4,
+        "environment": "TwoPathEnv-v0",
+        "engine": "jax",
+        "limit": LIMIT,
+        "probability": 0.1,
+        "confidence": 0.95,
+        "episodes": 1340,
+        "outages": 211,
+        "upper_bound": 0.17488,
+        "lower_bound": 0.14122,
+    }
+    (run.path / "certificate-seed0-p0.1-d15.json").write_text(json.dumps(certificate))
+    return run
+
+
+def summary(lane, costs):
+    _, probability, limit = lane
+    outages = int((costs > limit).sum())
+    return {
+        "probability": probability,
+        "limit": limit,
+        "episodes": len(costs),
+        "outages": outages,
+        "outage": outages / len(costs),
+        "outage_low": 0.05123,
+        "outage_high": 0.31456,
+        "mean_return": 1.24789,
+        "std_return": 0.14431,
+        "mean_cost": float(costs.mean()),
+        "cost_quantile": float(np.quantile(costs, 1 - probability)),
+        "cost_quantile_low": 11.0,
+        "cost_quantile_high": 33.0,
+        "cvar": float(np.sort(costs)[-5:].mean()),
+        "weibull": {"shape": 0.9, "scale": 8.0, "outage": float(np.exp(-((limit / 8.0) ** 0.9)))},
+        "gaussian": {"mean": 8.4, "std": 9.3, "outage": 0.2389},
+    }
