@@ -210,7 +210,8 @@ class PPO(ActorCritic):
             chosen = batch if chunks is None else jax.tree.map(lambda x: x[:, chunks], batch)
             gradient, scalars = jax.grad(self._loss, has_aux=True)(params, normaliser, chosen, multiplier)
             update, optimiser = self.optimiser.update(gradient, optimiser)
-            params = jax.tree.map(lambda p, u: p - rate * u, params, update)
+            step = jnp.where(scalars["approx_kl"] <= self.target_kl, rate, 0.0)
+            params = jax.tree.map(lambda p, u: p - step * u, params, update)
             return (params, optimiser), scalars
 
         order = None

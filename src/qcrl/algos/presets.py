@@ -32,12 +32,13 @@ SMALL: dict[str, Any] = dict(
     learning_rate=1e-3,
     epochs=4,
     minibatches=4,
+    target_kl=0.01,
 )
 
 paper = QCPO()
 authors = replace(paper, **AS_RELEASED, weight_smoothing="standardise")
 tuned = replace(authors, driver="outage", integral_gain=0.5)
-fast = replace(tuned, **SMALL, cost_advantage_decay=0.0, kappa=0.1)
+fast = replace(tuned, **SMALL, cost_advantage_decay=0.0, kappa=0.1, error_clip=0.1)
 
 lag_paper = PPOLag()
 lag_authors = replace(lag_paper, **AS_RELEASED, integral_gain=1.0, driver_window=12)

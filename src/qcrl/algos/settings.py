@@ -46,6 +46,8 @@ class Settings:
 
     clip: float = 0.1
     """PPO's bound on the change of an action's probability, r_clip."""
+    target_kl: float = math.inf
+    """Gradient steps of an iteration stop once the policy has moved this far, as an approximate KL divergence."""
     clipping: Literal["joint", "separate"] = "joint"
     """Clip A_r - multiplier * A_c as one, or reward and cost apart."""
     divide_by_multiplier: bool = False
@@ -104,7 +106,7 @@ class Settings:
         for name in ("num_envs", "steps_per_env", "chunk_length", "epochs", "minibatches", "window", "driver_window"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, but must be at least 1")
-        for name in ("learning_rate", "cost_scale", "observation_clip", "max_gradient_norm"):
+        for name in ("learning_rate", "cost_scale", "observation_clip", "max_gradient_norm", "target_kl"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} is {getattr(self, name)}, but must be greater than 0")
         for name in ("discount", "advantage_decay", "cost_advantage_decay", "target_decay", "gain_smoothing"):

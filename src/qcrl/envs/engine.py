@@ -138,9 +138,7 @@ class PointEnv:
 
     def scene(self, state: State) -> Scene:
         """The present moment, for the renderer."""
-        gremlin_places = gremlins.positions(
-            self.task, state.layout, state.parameters.gremlin_travel, self._seconds(state)
-        )
+        gremlin_places = gremlins.positions(state.layout, state.parameters.gremlin_travel, self._seconds(state))
         state, places = jax.device_get((state, gremlin_places))
         layout = state.layout
         return Scene(
@@ -170,7 +168,7 @@ class PointEnv:
         def net_force(body: point.Body, time: Float[Array, ""]) -> point.Generalized:
             extra = None
             if self.task.gremlins:
-                extra = gremlins.drag(self.task, body, layout, state.parameters.gremlin_travel, time)
+                extra = gremlins.resistance(self.task, body, layout, state.parameters.gremlin_travel, time)
             force = point.smooth_force(body, drive, turn, extra)
             if near is not None:
                 (sphere_x, sphere_y), (arrow_x, arrow_y) = near
@@ -246,7 +244,7 @@ class PointEnv:
         points = {
             "buttons": layout.buttons,
             "goal": self._goal_position(layout)[None],
-            "gremlins": gremlins.positions(task, layout, state.parameters.gremlin_travel, self._seconds(state)),
+            "gremlins": gremlins.positions(layout, state.parameters.gremlin_travel, self._seconds(state)),
             "hazards": layout.hazards,
         }
         for kind in task.lidars:
