@@ -17,7 +17,7 @@ from qcrl.cli import main
 from qcrl.envs import TASKS, make
 from qcrl.envs.engine import PointEnv
 from qcrl.envs.two_path import TwoPathEnv
-from qcrl.episodes import _words, run_episodes, run_in_mujoco
+from qcrl.episodes import key_words, run_episodes, run_in_mujoco
 from qcrl.policy import Interface, Policy
 from qcrl.stats import outage_interval
 
@@ -109,7 +109,7 @@ def test_lanes_purposes_and_trainings_share_no_random_numbers(fake, tmp_path):
     assert len(set(costs)) > 990  # of 1,000, written with eight digits
     training = np.asarray(jax.random.key_data(jax.random.key(2**32 - 1)))
     assert training[0] == 0
-    assert all(_words(seed)[0] % 2 == 1 for seed in range(100))
+    assert all(key_words(seed)[0] % 2 == 1 for seed in range(100))
 
 
 class LongPath(TwoPathEnv):

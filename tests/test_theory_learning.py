@@ -27,7 +27,7 @@ def test_episodes_of_the_environment_are_those_of_the_cmdp():
             return (state, after.obs), after
 
         _, steps = jax.lax.scan(step, (state, obs), jax.random.uniform(draws, (env.horizon,)))
-        return steps.reward.sum(), steps.cost.sum(), steps.terminated
+        return steps.reward.sum(), steps.cost.sum(), steps.truncated
 
     rewards, costs, ends = jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(0), episodes))
     np.testing.assert_array_equal(ends[:, -1], True)
@@ -38,16 +38,15 @@ def test_episodes_of_the_environment_are_those_of_the_cmdp():
     assert rewards.mean() == pytest.approx(exact.expected_return, abs=4 * float(rewards.std()) / np.sqrt(episodes))
 
 
-def test_most_seeds_of_qcpo_earn_95_percent_of_the_best_stationary_policy_at_the_asked_outage(tmp_path):
+def test_every_seed_of_qcpo_earns_95_percent_of_the_best_stationary_policy_at_the_asked_outage(tmp_path):
     best = solve_stationary(machine(), MACHINE_HORIZON, MACHINE_LIMIT, PROBABILITY, restarts=2)
-    run = train_on_machine(tmp_path / "run", seeds=6)
-    good = 0
+    run = train_on_machine(tmp_path / "run", range(4))
     for lane in run.lanes:
-        policy = tabulate(run.policy(seed=lane.seed), machine(), 500, np.random.default_rng(0))
+        policy = tabulate(run.policy(seed=lane.seed), machine(), 300, np.random.default_rng(0))
         learned = evaluate_stationary(machine(), policy, MACHINE_HORIZON, MACHINE_LIMIT)
-        # Exact for the tabulated policy; tabulating with 500 draws moves the outage by about .006.
-        good += learned.outage <= PROBABILITY + 0.01 and learned.expected_return >= 0.95 * best.expected_return
-    assert good >= 3
+        # Exact for the table; its 300 draws a state move the outage by about .002 where a policy is this decided.
+        assert learned.outage <= PROBABILITY + 0.01, f"seed {lane.seed}: {policy[:, 1]}"
+        assert learned.expected_return >= 0.95 * best.expected_return, f"seed {lane.seed}: {policy[:, 1]}"
     # The two policies that ignore the constraint or the reward would not pass.
     always_hard, always_gentle = (
         evaluate_stationary(machine(), np.tile(row, (3, 1)), MACHINE_HORIZON, MACHINE_LIMIT) for row in np.eye(2)[::-1]

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from qcrl.errors import UserError
     from qcrl.evaluation import evaluate
     from qcrl.runs import load
+    from qcrl.sweeps import sweep
     from qcrl.training import train
 
 __version__ = "0.1.0"
-__all__ = ["CVaR", "Mean", "Outage", "UserError", "certify", "evaluate", "load", "make", "stats", "train"]
+__all__ = ["CVaR", "Mean", "Outage", "UserError", "certify", "evaluate", "load", "make", "stats", "sweep", "train"]
 
 _HOMES = {
     "CVaR": "constraints",
@@ -25,6 +26,7 @@ _HOMES = {
     "evaluate": "evaluation",
     "load": "runs",
     "make": "envs",
+    "sweep": "sweeps",
     "train": "training",
 }
 

@@ -74,12 +74,13 @@ def _read_settings(path: Path) -> list[Curves]:
     missing = {"seed", "probability", "limit", "env_steps"} - set(table)
     if missing:
         raise UserError(f"{path} has no column {', '.join(sorted(missing))}; give a file like a run's metrics.csv")
-    settings = dict.fromkeys(zip(table["probability"].tolist(), table["limit"].tolist()))
+    names = [name for name in ("probability", "limit", "learning_rate") if name in table]
+    settings = dict.fromkeys(zip(*(table[name].tolist() for name in names)))
     curves = []
-    for probability, limit in settings:
-        rows = (table["probability"] == probability) & (table["limit"] == limit)
+    for probability, limit, *rate in settings:
+        rows = np.all([table[key] == value for key, value in zip(names, (probability, limit, *rate))], axis=0)
         columns = {column: values[rows] for column, values in table.items()}
-        full = f"{name}, p = {probability:g}"
+        full = f"{name}, p = {probability:g}" + "".join(f", lr = {each:g}" for each in rate)
         curves.append(Curves(full, environment, probability, limit, str(path), columns))
     return curves
 

@@ -158,8 +158,8 @@ def certify_all(
         certificate = Certificate(
             verdict=verdict,
             policy_sha256=digest,
-            environment=asdict(Interface.of(play.env)),
-            engine=engine,
+            environment=Interface.of(play.env).as_dict(),
+            engine=play.engine,
             deterministic=deterministic,
             limit=lane.limit,
             probability=target,
@@ -173,7 +173,7 @@ def certify_all(
             selection_episodes=selected,
             certified_together=len(groups),
             episode_seed=stream,
-            versions=versions(engine),
+            versions=versions(play.engine),
             seed=lane.seed,
         )
         write_json(run.path / f"certificate-{lane}.json", asdict(certificate))
@@ -218,7 +218,7 @@ def verify(
     if _hash(run.policy_file(lane)) != c.policy_sha256:
         return c, [*differences, f"the policy of {lane} is another one than the certified"]
     play = Player(run, env, c.engine, c.deterministic, processes, progress)
-    if asdict(Interface.of(play.env)) != c.environment:
+    if Interface.of(play.env).as_dict() != c.environment:
         return c, [*differences, "the environment is another one than the certified"]
     outages = _count_outages(play, lane, c.episodes, c.episode_seed)
     if outages != c.outages:

@@ -49,8 +49,8 @@ def to_numpy(tree: Any) -> Any:
 def write_tree(path: Path, tree: Any, info: dict[str, Any]) -> None:
     """Save all arrays of a tree, named by their place in it, and a JSON-able `info` beside them."""
     leaves = jax.tree_util.tree_flatten_with_path(to_numpy(tree))[0]
-    # In C order: safetensors writes others wrongly.
-    tensors = {_name(place): np.array(leaf, order="C") for place, leaf in leaves}
+    # In C order: safetensors writes others wrongly. Not copied where they are: a replay may be most of the memory.
+    tensors = {_name(place): np.asarray(leaf, order="C") for place, leaf in leaves}
     metadata = {"info": info, "checksum": _checksum(info, tensors)}
     write_file(path, save(tensors, {"qcrl": json.dumps(metadata)}))
 
@@ -119,5 +119,5 @@ def _is_key(leaf: Any) -> bool:
 def _checksum(info: dict[str, Any], tensors: dict[str, np.ndarray]) -> str:
     total = zlib.crc32(json.dumps(info, sort_keys=True).encode())
     for name in sorted(tensors):
-        total = zlib.crc32(tensors[name].tobytes(), zlib.crc32(name.encode(), total))
+        total = zlib.crc32(tensors[name].reshape(-1).view(np.uint8).data, zlib.crc32(name.encode(), total))
     return f"{total:08x}"

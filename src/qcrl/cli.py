@@ -17,6 +17,9 @@ COMMANDS = {
     "plot": "draw learning curves, the multiplier, or the distribution of costs",
     "render": "film an episode of a trained policy",
     "report": "make one page of curves, costs, certificates and replays",
+    "sweep": "train and evaluate a grid of algorithms, environments and constraints",
+    "reproduce": "repeat a figure of the paper, and judge its claims",
+    "check-env": "check an environment of your own, and its costs",
     "envs": "list the environments",
     "algos": "list the algorithms",
     "bench": "measure speed and agreement of the engines",
@@ -43,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         return code
     except UserError as error:
         print(f"qcrl: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     except KeyboardInterrupt as interrupt:
         print(f"qcrl: {interrupt or 'aborted'}", file=sys.stderr)
         return getattr(interrupt, "exit_code", 130)

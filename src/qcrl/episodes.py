@@ -1,4 +1,4 @@
-"""Whole, fresh episodes of a trained policy, a fixed number of them, on the JAX engine or in MuJoCo."""
+"""Whole, fresh episodes of a trained policy, a fixed number of them, on the JAX engine, in MuJoCo, or in Python."""
 
 import os
 import signal
@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt32
 
 from qcrl.envs.base import Environment
+from qcrl.envs.host import Host
 from qcrl.errors import UserError
 from qcrl.policy import Policy
 
@@ -55,16 +56,21 @@ class Batch(NamedTuple):
 
 def run_episodes(
     policy: Policy,
-    env: Environment,
+    env: Environment | Host,
     episodes: int,
     seed: Seed,
     deterministic: bool = False,
     progress: Progress = lambda done: None,
+    processes: int | None = None,
 ) -> Totals:
-    """Exactly `episodes` episodes on the JAX engine, all run to their end."""
+    """Exactly `episodes` episodes on the JAX engine, or where the environment runs in Python there; all to their end."""
+    if isinstance(env, Host):
+        from qcrl.host_episodes import run_on_host
+
+        return run_on_host(policy, env, episodes, seed, deterministic, progress, processes or 0)
     parts = -(-episodes // MOST_AT_ONCE)
     size = -(-episodes // parts)
-    key = jax.random.wrap_key_data(jnp.asarray(_words(seed)))
+    key = jax.random.wrap_key_data(jnp.asarray(key_words(seed)))
     advance = partial(_advance, policy.algorithm, env, deterministic, policy.state)
     totals = []
     for part in range(parts):
@@ -103,7 +109,7 @@ def _start(algorithm: Any, env: Environment, count: int, key: Array, first: Any)
     """Keys for the actions, and episodes before their first step."""
 
     def begin(number: Array) -> tuple[Array, _Episode]:
-        reset_key, action_key = _episode_keys(key, number)
+        reset_key, action_key = episode_keys(key, number)
         env_state, obs = env.reset(reset_key)
         zero = jnp.zeros(())
         memory = algorithm.initial_carry(env)
@@ -165,7 +171,7 @@ def run_in_mujoco(
             for first in starts:
                 count = min(MUJOCO_BATCH, episodes - first)
                 batch = Batch(
-                    policy.algorithm, policy.interface, state, task, _words(seed), first, count, deterministic
+                    policy.algorithm, policy.interface, state, task, key_words(seed), first, count, deterministic
                 )
                 places[pool.submit(_run_batch, batch)] = (job, slice(first, first + count))
         for future in as_completed(places):
@@ -205,7 +211,7 @@ def _run_batch(batch: Batch) -> Totals:
     numbers = range(batch.first, batch.first + batch.size)
     obs = np.array([e.reset(np.random.default_rng([*batch.words, n])) for e, n in zip(engines, numbers)])
     key = jax.random.wrap_key_data(jnp.asarray(batch.words))
-    keys = jax.vmap(lambda number: _episode_keys(key, number)[1])(jnp.arange(numbers.start, numbers.stop))
+    keys = jax.vmap(lambda number: episode_keys(key, number)[1])(jnp.arange(numbers.start, numbers.stop))
     memory = batch.algorithm.initial_carry(batch.interface)
     memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (batch.size, *jnp.shape(x))), memory)
     state = jax.tree.map(jnp.asarray, batch.state)
@@ -234,14 +240,14 @@ def _act(
     return jax.vmap(one)(keys, *inputs)
 
 
-def _words(seed: Seed) -> UInt32[np.ndarray, "2"]:
+def key_words(seed: Seed) -> UInt32[np.ndarray, "2"]:
     """The words of a random key. The first is odd, and 0 in the keys that trainings start from: never the same."""
     words = np.random.SeedSequence(seed).generate_state(2)
     words[0] |= 1
     return words
 
 
-def _episode_keys(key: Array, number: Array) -> tuple[Array, Array]:
+def episode_keys(key: Array, number: Array) -> tuple[Array, Array]:
     """For the start of an episode, and for its actions."""
     pair = jax.random.split(jax.random.fold_in(key, number))
     return pair[0], pair[1]

@@ -8,10 +8,10 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -20,8 +20,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from qcrl import __version__, compilation
 from qcrl.checkpoints import write_file
-from qcrl.envs import ENVIRONMENT_IDS, make
+from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.base import Environment
+from qcrl.envs.costs import CostFunction
+from qcrl.envs.find import find
+from qcrl.envs.host import Host, open_host
 from qcrl.episodes import ENGINES, Seed, Totals, run_episodes, run_in_mujoco
 from qcrl.errors import UserError
 from qcrl.policy import Interface, Policy
@@ -56,7 +59,8 @@ def evaluate(
     probability: float | None = None,
     limit: float | None = None,
     *,
-    env: Environment | None = None,
+    env: Any = None,
+    cost: str | CostFunction | None = None,
     episode_seed: int = 0,
     processes: int | None = None,
     progress: bool = True,
@@ -64,24 +68,25 @@ def evaluate(
     """Run every policy of a run for a fixed number of whole, fresh episodes, and write what they cost to its folder.
 
     episodes: how many per lane.
-    engine: jax or mujoco.
+    engine: jax or mujoco; an environment that runs in Python is its own engine, "host".
     deterministic: act by the mean of the policy's distribution instead of drawing from it.
     seed, probability, limit: only the lanes trained with these.
-    env: the environment, where the run was trained on one of the user's own.
+    env, cost: the environment and where its cost is, as for `train`, where the run was trained on one of your own that
+        has no id.
     episode_seed: which episodes; the same ones for the same number.
-    processes: for MuJoCo; as many as there are cores unless given.
+    processes: for MuJoCo, as many as there are cores unless given; for environments in Python, none unless given.
     """
     run = run if isinstance(run, Run) else load(run)
     lanes = choose_lanes(run, seed, probability, limit)
-    play = Player(run, env, engine, deterministic, processes, progress)
+    play = Player(run, trained_environment(run, env, cost), engine, deterministic, processes, progress)
     totals = play(lanes, episodes, "evaluate", episode_seed)
     result = Evaluation(
-        engine,
+        play.engine,
         deterministic,
         episodes,
         episode_seed,
-        asdict(Interface.of(play.env)),
-        versions(engine),
+        Interface.of(play.env).as_dict(),
+        versions(play.engine),
         [summarise([lane], [total]) for lane, total in zip(lanes, totals)],
         [summarise(*group) for group in _by_setting(lanes, totals)],
     )
@@ -95,19 +100,21 @@ class Player:
     def __init__(
         self,
         run: Run,
-        env: Environment | None = None,
+        env: Any = None,
         engine: str = "jax",
         deterministic: bool = False,
         processes: int | None = None,
         progress: bool = True,
     ) -> None:
-        if engine not in ENGINES:
+        if engine not in (*ENGINES, "host"):
             raise UserError(f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}")
         if processes is not None and processes < 1:
             raise UserError(f"processes is {processes}, but at least one is needed; leave it out to use all cores")
         self.run = run
-        self.env = trained_environment(run, env)
-        self.engine = engine
+        self.env = env if isinstance(env, Host) else trained_environment(run, env)
+        if isinstance(self.env, Host) and engine == "mujoco":
+            raise UserError(f"{self.env.id} runs in Python as it is, not on the engine mujoco; leave the engine out")
+        self.engine = "host" if isinstance(self.env, Host) else engine
         self.deterministic = deterministic
         self.processes = processes
         self.progress = progress
@@ -128,10 +135,13 @@ class Player:
         compilation.use_cache()
         with _shown(f"{purpose} {self.env.id}", len(lanes) * episodes, self.progress) as advance:
             if self.engine == "mujoco":
-                totals = run_in_mujoco(jobs, self.env, episodes, self.deterministic, advance, self.processes)
+                totals = run_in_mujoco(
+                    jobs, cast(Environment, self.env), episodes, self.deterministic, advance, self.processes
+                )
             else:
                 totals = [
-                    run_episodes(policy, self.env, episodes, seed, self.deterministic, advance) for policy, seed in jobs
+                    run_episodes(policy, self.env, episodes, seed, self.deterministic, advance, self.processes)
+                    for policy, seed in jobs
                 ]
         for lane, each in zip(lanes, totals):
             if not np.isfinite(each).all():
@@ -159,17 +169,24 @@ def choose_lanes(
     return lanes
 
 
-def trained_environment(run: Run, env: Environment | None = None) -> Environment:
+def trained_environment(run: Run, env: Any = None, cost: str | CostFunction | None = None) -> Environment | Host:
     """The environment that the run was trained on: the one given, or the one of that id."""
     trained = run.config["environment"]
-    if env is None and trained["id"] not in ENVIRONMENT_IDS:
-        raise UserError(
-            f"{run.path} was trained on {trained['id']}, which does not come with qcrl; pass it as env= from Python"
-        )
-    env = make(trained["id"]) if env is None else env
-    found = asdict(Interface.of(env))
+    given = env is not None
+    cost = trained.get("cost") if cost is None else cost
+    if not given and trained["id"] not in ENVIRONMENT_IDS:
+        reason = "does not come with qcrl"
+        try:
+            env = None if cost is None else open_host(trained["id"], cost)
+        except UserError as error:
+            reason = f"cannot be made from its name ({error})"
+        if env is None:
+            raise UserError(f"{run.path} was trained on {trained['id']}, which {reason}; pass it as env= from Python")
+    env = find(trained["id"] if env is None else env, cost)
+    found = Interface.of(env).as_dict()
     for name, value in trained.items():
-        if found.get(name) != value:
+        renamed = given and isinstance(env, Host) and name in ("id", "horizon", "cost")
+        if found.get(name) != value and not renamed:
             raise UserError(
                 f"{run.path} was trained on an environment whose {name} is {value}, but here it is {found.get(name)}; "
                 "use the environment of the training"
@@ -179,7 +196,8 @@ def trained_environment(run: Run, env: Environment | None = None) -> Environment
 
 def versions(engine: str) -> dict[str, str]:
     """What the episodes were run with."""
-    packages = ["jax", "jaxlib", "numpy", "scipy", *(["mujoco"] if engine == "mujoco" else [])]
+    own = {"mujoco": ["mujoco"], "host": ["gymnasium"]}.get(engine, [])
+    packages = ["jax", "jaxlib", "numpy", "scipy", *own]
     device = jax.devices()[0] if engine == "jax" else jax.devices("cpu")[0]
     return {
         "qcrl": __version__,
@@ -200,7 +218,7 @@ def _write(run: Run, result: Evaluation, lanes: Sequence[Lane], totals: Sequence
     write_json(run.path / f"{name}.json", dataclasses.asdict(result))
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["seed", "probability", "limit", "episode", "return", "cost"])
+    rows.writerow([*lanes[0]._fields, "episode", "return", "cost"])
     for lane, total in zip(lanes, totals):
         for number, (episode_return, cost) in enumerate(zip(total.returns.tolist(), total.costs.tolist())):
             rows.writerow([*lane, number, f"{episode_return:.8g}", f"{cost:.8g}"])

@@ -12,6 +12,8 @@ from jaxtyping import Float
 
 from qcrl import checkpoints, hyperparameters
 from qcrl.envs.base import Environment
+from qcrl.envs.host import Host
+from qcrl.envs.spaces import Actions
 from qcrl.errors import UserError
 
 
@@ -24,12 +26,31 @@ class Interface:
     action_size: int
     horizon: int
     fixed_length: bool
+    actions: Actions | None = None
+    """How actions become the environment's; None where it takes those of the policy."""
+    cost: str | None = None
+    """Where the cost of a host environment comes from."""
 
     description = "the interface of an environment"
 
     @classmethod
-    def of(cls, env: Environment) -> "Interface":
-        return cls(env.id, env.observation_size, env.action_size, env.horizon, env.fixed_length)
+    def of(cls, env: Environment | Host) -> "Interface":
+        own = (getattr(env, "actions", None), env.cost if isinstance(env, Host) else None)
+        return cls(env.id, env.observation_size, env.action_size, env.horizon, env.fixed_length, *own)
+
+    @classmethod
+    def from_dict(cls, description: dict[str, Any]) -> "Interface":
+        actions = description.get("actions")
+        return cls(**description | {"actions": None if actions is None else Actions.from_dict(actions)})
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON would give it back; what does not apply is left out."""
+        filled = {name: value for name, value in vars(self).items() if value is not None}
+        return filled if self.actions is None else filled | {"actions": self.actions.as_dict()}
+
+    @property
+    def discrete(self) -> bool:
+        return self.actions is not None and self.actions.discrete
 
     def reset(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.zeros(()), jnp.zeros(self.observation_size)
@@ -43,6 +64,7 @@ class Carry(NamedTuple):
 
     memory: Any
     action: Float[np.ndarray, " action"]
+    """Its last action, before that is mapped to what the environment takes."""
 
 
 class Policy:
@@ -66,7 +88,7 @@ class Policy:
         try:
             info = checkpoints.read_info(path)
             algorithm = hyperparameters.from_json(info["algorithm"])
-            interface = Interface(**info["environment"])
+            interface = Interface.from_dict(info["environment"])
             state = checkpoints.read_tree(path, like=_shapes(algorithm, interface))
         except (checkpoints.Torn, KeyError, TypeError) as error:
             raise UserError(f"{path} is not a policy of this version of qcrl ({error}); train it again") from error
@@ -108,7 +130,9 @@ class Policy:
             deterministic,
         )
         action = np.asarray(action)
-        return action, Carry(jax.tree.map(np.asarray, memory), action)
+        carry = Carry(jax.tree.map(np.asarray, memory), action)
+        actions = self.interface.actions
+        return action if actions is None else actions.to_env(action), carry
 
 
 def _act(

@@ -105,7 +105,7 @@ def summary(lanes: Sequence[Lane], scalars: dict[str, np.ndarray], steps_per_sec
             for setting in settings
         )
 
-    asked = "|".join(dict.fromkeys(f"{probability:g}" for probability, _ in settings))
+    asked = "|".join(dict.fromkeys(f"{setting[0]:g}" for setting in settings))
     return (
         f"outage {means('outage', '.3f')} (asked {asked})  return {means('episode_return', '.2f')}  "
         f"multiplier {means('multiplier', '.2f')}  {steps_per_second:,.0f} steps/s"

@@ -20,7 +20,8 @@ LEADING = (
     "multiplier",
 )
 """Columns of metrics.csv after seed, probability and limit; then steps_per_second and the algorithm's own."""
-EPISODE_COLUMNS = ("seed", "probability", "limit", "env_steps", "return", "cost")
+EPISODE_COLUMNS = ("env_steps", "return", "cost")
+"""Columns of episodes.csv after seed, probability and limit."""
 CURVE_POINTS = 1000
 """About how many points of a run go to TensorBoard and W&B; metrics.csv has them all."""
 
@@ -39,14 +40,16 @@ class Recorder:
         """`sizes` are the file sizes at the checkpoint that training continues from; empty at the start."""
         self.folder = folder
         self.lanes = lanes
-        self.prefixes = [f"{lane.seed},{lane.probability},{lane.limit}" for lane in lanes]
+        self.prefixes = [",".join(map(str, lane)) for lane in lanes]
         own = sorted(set(scalars) - set(LEADING) - {"alive"})
         self.columns = (*LEADING, "steps_per_second", *own)
         self.every = max(1, iterations // CURVE_POINTS)
         self.curves: list[Any] = []
-        header = ("seed", "probability", "limit", *self.columns)
+        header = (*lanes[0]._fields, *self.columns)
         self.metrics = _reopen(folder / "metrics.csv", sizes.get("metrics.csv", 0), header)
-        self.episodes = _reopen(folder / "episodes.csv", sizes.get("episodes.csv", 0), EPISODE_COLUMNS)
+        self.episodes = _reopen(
+            folder / "episodes.csv", sizes.get("episodes.csv", 0), (*lanes[0]._fields, *EPISODE_COLUMNS)
+        )
         for path in folder.glob("events.out.*"):
             if path.name in sizes:
                 _cut(path, sizes[path.name])
@@ -65,8 +68,10 @@ class Recorder:
         for i in alive:
             ended = episodes.finished[i]
             columns = (episodes.env_steps[i, ended], episodes.return_[i, ended], episodes.cost[i, ended])
+            # Host environments sum in double precision, and their sums are written exactly.
+            text = repr if episodes.cost.dtype == np.float64 else "{:.8g}".format
             values = zip(*(column.tolist() for column in columns))
-            _append(self.episodes, (f"{self.prefixes[i]},{steps},{r:.8g},{c:.8g}" for steps, r, c in values))
+            _append(self.episodes, (f"{self.prefixes[i]},{steps},{text(r)},{text(c)}" for steps, r, c in values))
         for i in alive if self.curves else ():
             if scalars["iteration"][i] % self.every == 0:
                 points = {f"{name}/{self.lanes[i]}": float(table[name][i]) for name in self.columns[2:]}

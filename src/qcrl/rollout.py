@@ -95,7 +95,7 @@ def rollout(
     times = steps_before + jnp.arange(steps, dtype=jnp.int32)
     chunked = jax.tree.map(lambda x: x.reshape(-1, chunk, *x.shape[1:]), (noise, resets, times))
     after, (rows, memory) = jax.lax.scan(run_chunk, actors, chunked)
-    trajectory, totals = _unpack(env, actors, rows.reshape(steps, *rows.shape[2:]), memory)
+    trajectory, totals = unpack(env, actors, rows.reshape(steps, *rows.shape[2:]), memory)
     actors = after
     time = steps_before + 1 + jnp.arange(steps, dtype=jnp.int32)[:, None]
     episodes = Episodes(trajectory.ended, jnp.broadcast_to(time * num_envs, trajectory.ended.shape), *totals)
@@ -118,10 +118,10 @@ def _step(env: Environment, act: Act, actors: Actors, noise: Array) -> tuple[Act
     return after, out.terminated | out.truncated, row
 
 
-def _unpack(
+def unpack(
     env: Environment, start: Actors, rows: Float[Array, "time env row"], memory: Memory
 ) -> tuple[Trajectory, tuple[Array, Array]]:
-    """What `_step` recorded, and what follows from it: the previous action, reward and cost of every step."""
+    """What `_step`, or a host rollout, recorded, and what follows from it: the previous action, reward and cost of every step."""
     sizes = [env.observation_size, env.observation_size, env.action_size]
     places = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     obs, next_obs, action, numbers = jnp.split(rows, places, axis=-1)

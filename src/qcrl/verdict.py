@@ -4,6 +4,7 @@ import numpy as np
 
 from qcrl import stats
 from qcrl.envs.base import Environment
+from qcrl.envs.host import Host
 from qcrl.evaluation import run_episodes
 from qcrl.runs import Lane, Run
 
@@ -13,7 +14,7 @@ FEWEST_EPISODES = 10
 """With fewer fresh episodes per seed than this, the last ones of the training say more."""
 
 
-def verdict(run: Run, env: Environment) -> str:
+def verdict(run: Run, env: Environment | Host) -> str:
     """Outage reached against asked for, with its exact interval, and return: one paragraph per setting."""
     frozen = run.frozen
     settings = dict.fromkeys(lane[1:] for lane in run.lanes if lane not in frozen)
@@ -22,9 +23,11 @@ def verdict(run: Run, env: Environment) -> str:
     return "\n".join([*(_judge(run, env, lanes) for lanes in groups), *lost])
 
 
-def _judge(run: Run, env: Environment, lanes: list[Lane]) -> str:
-    _, probability, limit = lanes[0]
+def _judge(run: Run, env: Environment | Host, lanes: list[Lane]) -> str:
+    _, probability, limit, *_ = lanes[0]
     asked = f"Asked for: at most {probability:g} of episodes cost more than {limit:g}"
+    if lanes[0].learning_rate is not None:
+        asked = f"Learning rate {lanes[0].learning_rate:g}. {asked}"
     if run.config["constraint"] != "Outage":
         asked += f" (but trained under {run.config['constraint']})"
     returns, costs, kind = _episodes(run, env, lanes)
@@ -48,7 +51,7 @@ def _judge(run: Run, env: Environment, lanes: list[Lane]) -> str:
     )
 
 
-def _episodes(run: Run, env: Environment, lanes: list[Lane]) -> tuple[np.ndarray, np.ndarray, str]:
+def _episodes(run: Run, env: Environment | Host, lanes: list[Lane]) -> tuple[np.ndarray, np.ndarray, str]:
     """Returns and costs, [lane, episode], and what episodes they are of."""
     count = min(-(-MOST_EPISODES // len(lanes)), run.config["steps"] // (10 * env.horizon))
     if count >= FEWEST_EPISODES:

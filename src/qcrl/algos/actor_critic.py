@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from qcrl.algos import distributions
 from qcrl.algos.settings import Settings
 from qcrl.algos.state import PolicyState, TrainState
 from qcrl.envs.base import Environment
@@ -16,9 +17,10 @@ from qcrl.networks import Inputs, Network, Normaliser, Params, cast_kernels, onl
 
 
 class Estimate(NamedTuple):
-    """The network's outputs, read: the policy's mean action and both critics."""
+    """The network's outputs, read: the policy's head and both critics."""
 
-    mean: Float[Array, "*batch action"]
+    head: Float[Array, "*batch action"]
+    """The mean action, or the logits of discrete ones."""
     value: Float[Array, "*batch"]
     cost: Any
 
@@ -48,7 +50,9 @@ class ActorCritic(Settings):
     def init_params(self, env: Environment, key: Array) -> tuple[Params, Normaliser]:
         outputs = env.action_size + 1 + self.cost_outputs
         params, normaliser = self.network.init(key, env.observation_size, env.action_size, outputs)
-        return params | {"log_std": jnp.full(env.action_size, self.initial_log_std, jnp.float32)}, normaliser
+        if not getattr(env, "discrete", False):
+            params |= {"log_std": jnp.full(env.action_size, self.initial_log_std, jnp.float32)}
+        return params, normaliser
 
     def computing(self, params: Params) -> Params:
         """Parameters in the type that products run in."""
@@ -64,15 +68,16 @@ class ActorCritic(Settings):
     ) -> tuple[Float[Array, "*batch action"], Memory]:
         """The action that standard normal `noise` leads to, unbounded as environments clip it, and the next memory."""
         outputs, memory = self.network.step(params, normaliser, inputs, memory)
-        return self._squash(outputs) + jnp.exp(params["log_std"]) * noise, memory
+        return distributions.draw(params, self.squash(params, outputs), noise), memory
 
     def read(self, outputs: Float[Array, "*batch outputs"]) -> Estimate:
         actions = outputs.shape[-1] - 1 - self.cost_outputs
-        mean, value, cost = jnp.split(outputs, [actions, actions + 1], axis=-1)
-        return Estimate(self._squash(mean), value[..., 0], self.read_cost_head(cost))
+        head, value, cost = jnp.split(outputs, [actions, actions + 1], axis=-1)
+        return Estimate(head, value[..., 0], self.read_cost_head(cost))
 
-    def _squash(self, mean: Array) -> Array:
-        return jnp.tanh(mean) if self.tanh_mean else mean
+    def squash(self, params: Params, head: Float[Array, "*batch action"]) -> Float[Array, "*batch action"]:
+        """The mean action from the policy's head; logits stay as they are."""
+        return jnp.tanh(head) if self.tanh_mean and "log_std" in params else head
 
     def policy_state(self, state: TrainState) -> PolicyState:
         return PolicyState(state.params, state.normaliser, state.limit, state.probability)

@@ -4,6 +4,7 @@ The algorithms differ only in what they do with costs: a head (`cost_outputs`, `
 (`cost_signal`), its loss (`cost_loss`), and the statistic that drives the multiplier (`driver`).
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,9 +14,10 @@ import optax
 from jaxtyping import Array, Bool, Float
 
 from qcrl import rollout
+from qcrl.algos import distributions
 from qcrl.algos.actor_critic import ActorCritic
 from qcrl.algos.advantages import Links, gae
-from qcrl.algos.losses import gaussian_log_prob, policy_loss, value_loss
+from qcrl.algos.losses import policy_loss, value_loss
 from qcrl.algos.multiplier import DRIVERS, Gains, Multiplier, Window
 from qcrl.algos.state import Metrics, TrainState
 from qcrl.envs.base import Environment
@@ -93,7 +95,7 @@ class PPO(ActorCritic):
 
     def iterate(self, env: Environment, state: TrainState) -> tuple[TrainState, Metrics]:
         """One iteration. A state that is not alive, or would not be finite afterwards, stays as it was."""
-        with jax.default_matmul_precision("float32" if self.matmul_precision == "float32" else "tensorfloat32"):
+        with self.precision():
             key, rollout_key = jax.random.split(state.key)
             actor = self.computing(only_heads(state.params, env.action_size))
             actors, trajectory, episodes = rollout.rollout(
@@ -106,6 +108,10 @@ class PPO(ActorCritic):
                 state.env_steps // self.num_envs,
             )
             return self.learn(state, actors, trajectory, episodes, key)
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """While entered, products run as precisely as asked for."""
+        return jax.default_matmul_precision("float32" if self.matmul_precision == "float32" else "tensorfloat32")
 
     def learn(
         self, before: TrainState, actors: Actors, trajectory: Trajectory, episodes: Episodes, key: Array
@@ -153,7 +159,7 @@ class PPO(ActorCritic):
         now, later = self.read(outputs), self.read(next_outputs)
         links = self._links(trajectory)
         reward_advantage, correction = (
-            gae(trajectory.reward, now.value, later.value, links, self.discount, decay)
+            gae(trajectory.reward / self.reward_scale, now.value, later.value, links, self.discount, decay)
             for decay in (self.advantage_decay, self.target_decay)
         )
         signal = self.cost_signal(trajectory.cost / self.cost_scale, now.cost, later.cost, links, state.probability)
@@ -164,7 +170,7 @@ class PPO(ActorCritic):
             trajectory.inputs,
             trajectory.first,
             trajectory.action,
-            gaussian_log_prob(trajectory.action, now.mean, state.params["log_std"]),
+            distributions.log_prob(state.params, self.squash(state.params, now.head), trajectory.action),
             reward_advantage,
             cost_advantage,
             now.value + correction,
@@ -235,7 +241,8 @@ class PPO(ActorCritic):
         memory = jax.tree.map(lambda x: x[0], batch.memory)
         outputs, _ = self.network.sequence(self.computing(params), normaliser, batch.inputs, batch.first, memory)
         now = self.read(outputs)
-        log_ratio = gaussian_log_prob(batch.action, now.mean, params["log_std"]) - batch.log_prob
+        head = self.squash(params, now.head)
+        log_ratio = distributions.log_prob(params, head, batch.action) - batch.log_prob
         ratio = jnp.exp(log_ratio)
         policy = policy_loss(ratio, batch.reward_advantage, batch.cost_advantage, multiplier, self.clip, self.clipping)
         if self.divide_by_multiplier:
@@ -248,8 +255,7 @@ class PPO(ActorCritic):
             **cost_losses,
             "approx_kl": jnp.mean(ratio - 1 - log_ratio),
             "clip_fraction": jnp.mean(jnp.abs(ratio - 1) > self.clip),
-            "entropy": jnp.sum(params["log_std"] + 0.5 * jnp.log(2 * jnp.pi * jnp.e)),
-            "action_std": jnp.mean(jnp.exp(params["log_std"])),
+            **distributions.statistics(params, head),
         }
         return policy + self.value_loss_weight * value + cost, scalars
 

@@ -57,6 +57,8 @@ class Settings:
     cost_mean_loss_weight: float = 1.0
     """Weight of the loss of the mean cost estimate."""
 
+    reward_scale: float = 1.0
+    """Rewards are divided by this inside the learner; best if discounted returns then are of the order of 1."""
     cost_scale: float = 1.0
     """Costs and the limit are divided by this inside the learner."""
     driver: str = "mean"
@@ -106,7 +108,14 @@ class Settings:
         for name in ("num_envs", "steps_per_env", "chunk_length", "epochs", "minibatches", "window", "driver_window"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}, but must be at least 1")
-        for name in ("learning_rate", "cost_scale", "observation_clip", "max_gradient_norm", "target_kl"):
+        for name in (
+            "learning_rate",
+            "reward_scale",
+            "cost_scale",
+            "observation_clip",
+            "max_gradient_norm",
+            "target_kl",
+        ):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} is {getattr(self, name)}, but must be greater than 0")
         for name in ("discount", "advantage_decay", "cost_advantage_decay", "target_decay", "gain_smoothing"):

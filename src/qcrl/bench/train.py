@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import importlib.util
+import itertools
 import resource
 import statistics
 import time
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 
 from qcrl import compilation
 from qcrl.algos import PRESETS, preset
-from qcrl.bench import hardware, print_table
+from qcrl.bench import hardware, print_row, print_table
 from qcrl.envs import ENVIRONMENT_IDS, make
 
 FULL_LENGTH = 5_000_000
@@ -24,7 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algo", choices=list(PRESETS), default="qcpo", help="(default: qcpo)")
     parser.add_argument("--env", choices=ENVIRONMENT_IDS, default="DynamicEnv-v0", help="(default: DynamicEnv-v0)")
     parser.add_argument("--presets", nargs="+", default=["paper", "fast"], help="(default: paper fast)")
-    parser.add_argument("--seeds", type=int, default=None, help="(default: 1 on a CPU, 10 on an accelerator)")
+    counts = "(default: 1 on a CPU, 10 on an accelerator, with a replay also 40)"
+    parser.add_argument("--seeds", type=int, nargs="+", help=f"how many are trained in one program {counts}")
     parser.add_argument("--iterations", type=int, default=3, help="timed iterations per preset (default: 3)")
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch out")
 
@@ -32,28 +34,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     compilation.use_cache()
     on_cpu = jax.default_backend() == "cpu"
-    seeds = args.seeds or (1 if on_cpu else 10)
-    print(
-        f"{hardware()}; {args.algo} on {args.env}, {seeds} seed(s) in one program; the median of {args.iterations} iterations\n"
-    )
-    rows, speeds = [], {}
-    for name in args.presets:
-        algorithm = preset(args.algo, name)
-        seconds, compiling = iteration_seconds(algorithm, args.env, seeds, args.iterations)
-        speeds[name] = seeds * algorithm.steps_per_iteration / seconds
-        full = seconds * FULL_LENGTH / algorithm.steps_per_iteration
-        rows.append(
-            [name, f"{seconds:.3f}", f"{speeds[name]:,.0f}", f"{full:,.0f}", f"{compiling:.0f}", _peak_memory()]
-        )
+    replays = hasattr(preset(args.algo, "paper"), "replay_size")
+    counts = args.seeds or ([1] if on_cpu else [10, 40] if replays else [10])
+    print(f"{hardware()}; {args.algo} on {args.env}; the median of {args.iterations} iterations\n")
     header = [
         "preset",
+        "seeds in one program",
         "s per iteration",
         "steps/s, all seeds",
-        f"s for {seeds} x 5M steps",
+        "s for 5M steps of each",
         "compiled in s",
         "peak memory so far",
     ]
-    print_table(header, rows)
+    print_table(header, [])
+    speeds: dict[str, float] = {}
+    for name, seeds in itertools.product(args.presets, counts):
+        algorithm = preset(args.algo, name)
+        if replays and on_cpu:  # shorter iterations of the same work, which else take minutes
+            algorithm = dataclasses.replace(algorithm, steps_per_env=5 * algorithm.block_length, start_steps=0)
+        seconds, compiling = iteration_seconds(algorithm, args.env, seeds, args.iterations)
+        speed = seeds * algorithm.steps_per_iteration / seconds
+        speeds.setdefault(name, speed)
+        full = seconds * FULL_LENGTH / algorithm.steps_per_iteration
+        print_row([name, seeds, f"{seconds:.3f}", f"{speed:,.0f}", f"{full:,.0f}", f"{compiling:.0f}", _peak_memory()])
     if {"paper", "fast"} <= speeds.keys():
         print(f"\nfast / paper: {speeds['fast'] / speeds['paper']:.1f}")
     if args.no_torch or args.algo != "qcpo" or "paper" not in args.presets or not on_cpu:
@@ -75,14 +78,19 @@ def run(args: argparse.Namespace) -> None:
 def iteration_seconds(algorithm: Any, env_id: str, seeds: int, iterations: int) -> tuple[float, float]:
     """Seconds of one iteration of all seeds, rollout and update, and those of compiling it."""
     env = make(env_id)
-    init = jax.jit(jax.vmap(lambda seed: algorithm.init(env, jax.random.key(seed), 15.0, 0.1)))
-    state = jax.block_until_ready(init(jnp.arange(seeds)))
+    init = jax.vmap(lambda seed: algorithm.init(env, jax.random.key(seed), 15.0, 0.1))
+    state = jax.jit(lambda seeds: jax.tree.map(jnp.copy, init(seeds)))(jnp.arange(seeds))
     start = time.perf_counter()
-    advance = jax.jit(jax.vmap(lambda state: algorithm.iterate(env, state))).lower(state).compile()
+    iterate = jax.vmap(lambda state: algorithm.iterate(env, state))
+    advance = jax.jit(iterate, donate_argnums=0).lower(state).compile()
     compiling = time.perf_counter() - start
-    # Past the first iterations, which may only feed the observation statistics.
-    state, _ = advance(advance(state)[0])
-    return _median_seconds(lambda: jax.block_until_ready(advance(state)), iterations), compiling
+
+    def work() -> None:
+        nonlocal state
+        state, _ = jax.block_until_ready(advance(state))
+
+    work()  # the first iteration may only feed the observation statistics
+    return _median_seconds(work, iterations), compiling
 
 
 def update_seconds(algorithm: Any, env_id: str) -> float:

@@ -9,7 +9,8 @@ from qcrl import hyperparameters, training
 from qcrl.algos import ALGORITHMS, PRESETS
 from qcrl.cli import COMMANDS, Handler, Parser
 from qcrl.constraints import Outage
-from qcrl.envs import ENVIRONMENT_IDS, make
+from qcrl.envs import ENVIRONMENT_IDS
+from qcrl.envs.find import find
 from qcrl.errors import UserError
 from qcrl.runs import read_config
 
@@ -24,6 +25,9 @@ DEFAULTS: dict[str, Any] = {
     "preset": "fast",
     "out": "a new, timestamped one under runs/",
     "resume": "off",
+    "cost": "found, in a step of six values or in info",
+    "workers": 0,
+    "step_timeout": 60.0,
     "checkpoint_interval": 60,
     "wandb": "off",
     "deterministic": "off",
@@ -43,7 +47,7 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
         parser.add_argument(name, help=f"{meaning} (default: {_shown(name)})", **details)
 
     option("algo", ", ".join(ALGORITHMS), nargs="?")
-    option("env", ", ".join(ENVIRONMENT_IDS), nargs="?")
+    option("env", f"{', '.join(ENVIRONMENT_IDS)}, an id of Gymnasium, or module:function that makes one", nargs="?")
     several = {"nargs": "+", "type": float}
     option("--limit", "allowed episode cost; several are trained side by side", metavar="D", **several)
     option("--outage", "share of episodes that may cost more; several are trained side by side", metavar="P", **several)
@@ -53,6 +57,9 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
     option("--preset", f"values of the hyper-parameters: {', '.join(PRESETS[algo])}", metavar="NAME")
     option("--out", "run folder", metavar="DIR")
     option("--resume", "continue the run in --out; options left out are those of the run", action="store_true")
+    option("--cost", "where the cost of an environment in Python is: a key of info, or module:function", metavar="COST")
+    option("--workers", "processes that step environments in Python; 0 is this one", type=int, metavar="N")
+    option("--step-timeout", "seconds to wait for a worker before giving up", type=float, metavar="S")
     option("--checkpoint-interval", "seconds between checkpoints", type=float, metavar="S")
     option("--wandb", "log to this project of Weights & Biases as well", nargs="?", const="qcrl", metavar="PROJECT")
     option("--deterministic", "make a GPU compute bit for bit alike, if more slowly", action="store_true")
@@ -87,11 +94,11 @@ def run(args: argparse.Namespace) -> int:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true".strip()
     if args.resume and args.out is None:
         raise UserError("--resume needs to know which run; give its folder with --out")
-    if args.algo in ENVIRONMENT_IDS and args.env is None:
+    if args.env is None and _is_environment(args.algo or ""):
         args.algo, args.env = None, args.algo
     given = _with_defaults(args)
     hyperparameters.check_name("algorithm", given["algo"], ALGORITHMS)
-    env = make(given["env"])
+    env = find(given["env"], given["cost"])
     run = training.train(
         given["algorithm"] or given["algo"],
         env,
@@ -104,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
         resume=args.resume,
         checkpoint_interval=given["checkpoint_interval"],
         wandb=args.wandb,
+        workers=given["workers"],
+        step_timeout=given["step_timeout"],
         **{
             name.removeprefix("field_"): hyperparameters.parse(",".join(typed) if isinstance(typed, list) else typed)
             for name, typed in vars(args).items()
@@ -121,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _with_defaults(args: argparse.Namespace) -> dict[str, Any]:
     """What was not given is as in the run that is resumed, or the default."""
-    defaults: dict[str, Any] = {**DEFAULTS, "algorithm": None}
+    defaults: dict[str, Any] = {**DEFAULTS, "algorithm": None, "cost": None}
     if args.resume and (Path(args.out) / "config.json").exists():
         stored = read_config(Path(args.out))
         defaults |= {
@@ -133,6 +142,7 @@ def _with_defaults(args: argparse.Namespace) -> dict[str, Any]:
             "seeds": stored["seeds"] if args.first_seed is None else len(stored["seeds"]),
             "first_seed": stored["seeds"][0],
             "preset": stored["preset"],
+            "cost": stored["environment"].get("cost"),
         }
         if args.algo in (None, defaults["algo"]) and args.preset in (None, defaults["preset"]):
             defaults["algorithm"] = hyperparameters.from_json(stored["algorithm"])
@@ -140,6 +150,11 @@ def _with_defaults(args: argparse.Namespace) -> dict[str, Any]:
         name: default if getattr(args, name, None) is None else getattr(args, name)
         for name, default in defaults.items()
     }
+
+
+def _is_environment(word: str) -> bool:
+    """An id, which ends in its version, or module:function."""
+    return word in ENVIRONMENT_IDS or "-v" in word or ":" in word
 
 
 def _peek(arguments: list[str], option: str, default: str) -> str:

@@ -217,9 +217,9 @@ class PointEnv:
             wrong = pressed & (jnp.arange(task.buttons) != layout.goal_button)
             sources["buttons"] = jnp.any(wrong) & (state.timer == 0)
         if task.gremlins:
-            x, y, _ = state.pose
+            body = point.Body(*state.pose, *state.velocity)
             travel, seconds = state.parameters.gremlin_travel, self._seconds(state)
-            sources["gremlins"] = jnp.any(gremlins.touching(task, x, y, layout, travel, seconds))
+            sources["gremlins"] = jnp.any(gremlins.touching(task, body, layout, travel, seconds))
         return sources
 
     def _seconds(self, state: State) -> Float[Array, ""]:

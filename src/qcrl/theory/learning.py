@@ -1,5 +1,6 @@
 """QCPO on the machine: train it, and hold what it learned against the exact optimum."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +15,42 @@ from qcrl.theory.examples import MACHINE_LIMIT
 from qcrl.theory.tabular_env import machine_env
 
 PROBABILITY = 0.1
-FIRST_SEED = 100
-"""The settings below were found on seeds 0 to 2; these are fresh."""
+FRESH_SEEDS = range(200, 208)
+"""The settings below were found on seeds 0 to 9, and held on 10 to 19."""
 SETTINGS: dict[str, Any] = dict(
-    # 120 whole episodes an iteration: the policy moves a little, then the multiplier answers.
+    # 60 whole episodes an iteration, and a network to match three states.
     num_envs=60,
-    steps_per_env=40,
+    steps_per_env=20,
     chunk_length=20,
-    # Costs are broken steps, a few an episode: they need no scale. One is worth several units of reward, and starting
-    # near that keeps the policy from settling on recklessness before the multiplier has grown.
-    cost_scale=1.0,
-    initial_multiplier=7.0,
-    # Both advantages over whole episodes: what one step does to the quantile shows only later.
-    advantage_decay=0.97,
-    cost_advantage_decay=0.97,
+    hidden_sizes=(32, 32),
     learning_rate=1e-3,
-    epochs=4,
-    minibatches=8,
-    driver="outage",
-    integral_gain=0.5,
+    clip=0.2,
+    target_kl=0.03,
+    # A step changes what happens over the next few. Further sight only adds noise, and the clock is not shown.
+    discount=0.9,
+    advantage_decay=0.9,
+    time_limit="bootstrap",
+    # Returns of about 1: with larger ones the policy, which shares its trunk with the critics, learns far more slowly.
+    reward_scale=10.0,
+    cost_scale=1.0,
     # The previous cost stays hidden, so that the policy is stationary.
     cost_input="lstm",
+    initial_multiplier=0.3,
+    driver="outage",
+    integral_gain=0.1,
+    # The optimum mixes actions, so that an integral alone swings around it.
+    proportional_gain=1.0,
+    gain_smoothing=0.5,
+    error_clip=1.0,
 )
 
 
-def train_on_machine(out: Path, seeds: int = 1, iterations: int = 250) -> Run:
-    """QCPO with the fast preset and the settings above, under Pr(more than 2 broken steps) <= 0.1."""
-    steps = iterations * SETTINGS["num_envs"] * SETTINGS["steps_per_env"]
+def train_on_machine(out: Path, seeds: Sequence[int], iterations: int = 100, **changes: Any) -> Run:
+    """QCPO with the fast preset and the settings above, or changes to them, under Pr(more than 2 broken steps) <= 0.1."""
+    settings = SETTINGS | changes
+    steps = iterations * settings["num_envs"] * settings["steps_per_env"]
     constraint = qcrl.Outage(limit=MACHINE_LIMIT, probability=PROBABILITY)
-    return qcrl.train(
-        "qcpo", machine_env(), constraint, steps, seeds, "fast", out, first_seed=FIRST_SEED, progress=False, **SETTINGS
-    )
+    return qcrl.train("qcpo", machine_env(), constraint, steps, seeds, "fast", out, progress=False, **settings)
 
 
 def tabulate(policy: Policy, cmdp: CMDP, draws: int, rng: np.random.Generator) -> Float[np.ndarray, "S A"]:
@@ -53,5 +59,5 @@ def tabulate(policy: Policy, cmdp: CMDP, draws: int, rng: np.random.Generator) -
     for state, obs in enumerate(np.eye(cmdp.states)):
         for _ in range(draws):
             action, _ = policy(obs, policy.initial(), rng=rng)
-            table[state, int(np.argmax(action))] += 1 / draws
+            table[state, int(action)] += 1 / draws
     return table / table.sum(-1, keepdims=True)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from qcrl.envs.base import Step
+from qcrl.envs.spaces import Actions
 from qcrl.theory.cmdp import CMDP
 from qcrl.theory.examples import MACHINE_HORIZON, machine
 
@@ -20,8 +21,8 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TabularEnv:
-    """Shows the state, not the time. The largest component of the action vector picks the action: a Gaussian policy
-    can then give any probabilities to the actions. Episodes last `horizon` steps, and then end for good."""
+    """Shows the state, not the time, and is cut off after `horizon` steps: a critic that cannot see the clock cannot know
+    that nothing follows, but it can learn what usually does."""
 
     cmdp: CMDP
     horizon: int
@@ -29,6 +30,8 @@ class TabularEnv:
     id = "TabularEnv-v0"
     description = "A finite CMDP with an exact solution."
     fixed_length = True
+    discrete = True
+    actions = Actions(discrete=True)
 
     @property
     def observation_size(self) -> int:
@@ -57,8 +60,8 @@ class TabularEnv:
             self.observe(new),
             jnp.asarray(cmdp.reward, jnp.float32)[state.state, chosen],
             cost[state.state, chosen],
-            terminated=new.time >= self.horizon,
-            truncated=jnp.zeros((), bool),
+            terminated=jnp.zeros((), bool),
+            truncated=new.time >= self.horizon,
         )
 
 

@@ -8,11 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from qcrl.theory.examples import MACHINE_HORIZON, MACHINE_LIMIT, machine
-from qcrl.theory.figures.style import BLUE, GREY, ORANGE, PURPLE, RED, markdown_table, panels
-from qcrl.theory.learning import FIRST_SEED, PROBABILITY, tabulate, train_on_machine
+from qcrl.theory.figures.style import BLUE, GREY, markdown_table, panels
+from qcrl.theory.learning import FRESH_SEEDS, PROBABILITY, tabulate, train_on_machine
 from qcrl.theory.solver import evaluate_stationary, solve_stationary
-
-SEEDS = 8
 
 
 def draw_learned() -> tuple[Figure, str]:
@@ -26,18 +24,20 @@ def draw_learned() -> tuple[Figure, str]:
     right.axhline(PROBABILITY, color=GREY, linestyle="--", linewidth=0.8)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        run = train_on_machine(Path(folder) / "machine", seeds=SEEDS)
+        run = train_on_machine(Path(folder) / "machine", FRESH_SEEDS)
         with (run.path / "metrics.csv").open() as file:
             metrics = list(csv.DictReader(file))
-        for seed, colour in zip(range(FIRST_SEED, FIRST_SEED + SEEDS), 2 * (BLUE, ORANGE, PURPLE, RED)):
+        for seed in FRESH_SEEDS:
             policy = tabulate(run.policy(seed=seed), task[0], 1000, np.random.default_rng(seed))
             found = evaluate_stationary(task[0], policy, *task[1:])
-            left.plot(found.outage, found.expected_return, "o", color=colour, label=f"QCPO, seed {seed}")
+            label = f"QCPO, {len(FRESH_SEEDS)} seeds" if seed == FRESH_SEEDS[0] else None
+            left.plot(found.outage, found.expected_return, "o", color=BLUE, alpha=0.5, label=label)
             own = [row for row in metrics if int(row["seed"]) == seed]
             right.plot(
                 [float(row["env_steps"]) / 1000 for row in own],
                 [float(row["outage"]) for row in own],
-                color=colour,
+                color=BLUE,
+                alpha=0.5,
                 linewidth=0.8,
             )
             rows.append(

@@ -1,0 +1,19 @@
+"""HalfCheetah-v5 with a speed limit: at most one episode in ten may be faster than 1 m/s for more than 200 of 1,000 steps."""
+
+import qcrl
+
+
+def too_fast(obs, action, next_obs, info):
+    return float(info["x_velocity"] > 1.0)
+
+
+def main(steps=1_000_000, **options):
+    constraint = qcrl.Outage(limit=200, probability=0.1)
+    # Discounted costs reach 100 here, so they are scaled like the rewards.
+    scales = {"reward_scale": 20, "cost_scale": 50}
+    return qcrl.train("qcpo", "HalfCheetah-v5", constraint, steps, cost=too_fast, **scales, **options)
+
+
+if __name__ == "__main__":
+    run = main()
+    print(qcrl.evaluate(run, episodes=1000).pooled[0])

@@ -1,0 +1,24 @@
+"""Learning curves of thin results, drawn as those of runs are."""
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from qcrl.analysis import Curves, label
+from qcrl.plots import figure
+from qcrl.reproduce.results import Found
+
+
+def draw_curves(found: Sequence[Found], environments: Sequence[str], rows: Sequence[str]) -> Figure:
+    """One column of panels per environment. An algorithm that does not train for an outage shows none in its name."""
+    order = [each for environment in environments for each in found if each.environment == environment]
+    curves = [
+        Curves(_name(each), each.environment, each.probability, each.limit, str(each.folder), each.training)
+        for each in order
+    ]
+    return figure(curves, rows)
+
+
+def _name(each: Found) -> str:
+    asked = "" if each.config["algorithm"]["name"] == "ppo_lag" else f", p = {each.probability:g}"
+    return f"{label(each.config)}{asked}"

@@ -1,0 +1,114 @@
+"""Environments for the tests of host rollouts. Worker processes import them from here."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class Ragged(gymnasium.Env):
+    """Episodes of 3 to 8 steps with costs that no float32 can hold. It observes its episode and step."""
+
+    observation_space = Box(-1.0, np.inf, (2,))
+    action_space = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 4.0], np.float32))
+
+    def __init__(self):
+        self.episode = -1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.time, self.length = self.episode + 1, 0, int(self.np_random.integers(3, 9))
+        return self.observe(), {}
+
+    def observe(self):
+        return np.array([self.episode, self.time], np.float32)
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.time += 1
+        cost, ended = self.np_random.exponential(), self.time == self.length
+        cut = ended and self.length % 2 == 0
+        return self.observe(), float(action[0]), ended and not cut, bool(cut), {"cost": cost}
+
+
+class Written(gymnasium.Wrapper):
+    """Sums costs by itself and appends the sum of every whole episode to a file of its own."""
+
+    def __init__(self, env, folder):
+        super().__init__(env)
+        self.path = Path(folder) / f"{os.getpid()}-{id(self)}.txt"
+        self.total = 0.0
+
+    def reset(self, **options):
+        self.total = 0.0
+        return self.env.reset(**options)
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.total += info["cost"]
+        if terminated or truncated:
+            with open(self.path, "a") as file:
+                file.write(f"{self.total!r}\n")
+        return obs, reward, terminated, truncated, info
+
+
+class Faulty(Ragged):
+    """From its 10th step on the cost is what it is told; `leave out` reports none."""
+
+    def __init__(self, fault):
+        super().__init__()
+        self.fault, self.steps = fault, 0
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        self.steps += 1
+        if self.steps >= 10:
+            info = {} if self.fault == "leave out" else {"cost": self.fault}
+        return obs, reward, terminated, truncated, info
+
+
+class Mortal(Ragged):
+    """While a file named `how` is in the folder, its process is killed, or hangs, at its 50th step, and the file is gone."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.steps = Path(folder), 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 50:
+            for how in ("die", "hang"):
+                if (self.folder / how).exists():
+                    (self.folder / how).rename(self.folder / f"{how} was done")
+                    os.kill(os.getpid(), signal.SIGKILL) if how == "die" else time.sleep(1000)
+        return super().step(action)
+
+
+class SixValues(Ragged):
+    """As in Safety-Gymnasium."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, info.pop("cost"), terminated, truncated, info
+
+
+class Nested(gymnasium.Env):
+    """Observes a dictionary, and chooses between -1, 0 and 1."""
+
+    observation_space = gymnasium.spaces.Dict({"b": Discrete(3), "a": Box(-1.0, 1.0, (2, 2))})
+    action_space = Discrete(3, start=-1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return {"b": 2, "a": np.full((2, 2), 0.5, np.float32)}, {}
+
+    def step(self, action):
+        assert action in (-1, 0, 1)
+        self.time += 1
+        obs = {"b": self.time % 3, "a": np.zeros((2, 2), np.float32)}
+        return obs, float(action), False, self.time == 5, {"penalty": float(action == 1)}

@@ -1,0 +1,127 @@
+"""qcrl check-env: each defect is found under its name, and nothing else is."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from host_envs import Faulty, Nested, Ragged, SixValues
+from qcrl import cli
+from qcrl.check_env import check_env, suggestions
+from qcrl.errors import UserError
+
+
+class Steady(gymnasium.Env):
+    """Ten steps that cost 0, 1, 2 and so on up to 9: 45 an episode."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 20.0, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.full(1, self.time, np.float32), 0.5, False, self.time == 10, {"cost": self.time - 1.0}
+
+
+class Accumulating(Steady):
+    """The cost so far is not cleared."""
+
+    total = 0.0
+
+    def step(self, action):
+        self.total += 1.0
+        return (*super().step(action)[:-1], {"cost": self.total})
+
+
+class Left(Steady):
+    def reset(self, **options):
+        return super().reset(**options)[0], {"cost": 3.0}
+
+
+class Unseeded(Steady):
+    def step(self, action):
+        return (*super().step(action)[:-1], {"cost": float(np.random.default_rng().random())})
+
+
+class Endless(Steady):
+    def step(self, action):
+        obs, reward, _, _, info = super().step(action)
+        return np.minimum(obs, 20), reward, False, False, info
+
+
+class Outside(Steady):
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return (-obs, *rest)
+
+
+class Silent(Steady):
+    """Says nothing of its time limit."""
+
+    def step(self, action):
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, self.time == 10, False, info
+
+
+def failing(report):
+    return [check.name for check in report.checks if check.holds is False]
+
+
+@pytest.mark.parametrize("env", [Steady, Steady(), Ragged, SixValues])
+def test_a_sound_environment_passes(env):
+    report = check_env(env)
+    assert failing(report) == []
+    assert report.passed
+    assert report.costs.size == 20
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        (lambda: Faulty("leave out"), "every step has a cost"),
+        (lambda: Faulty(-1.0), "costs are not negative"),
+        (lambda: Faulty(float("nan")), "costs are finite"),
+        (Accumulating, "reset clears the cost"),
+        (Left, "reset clears the cost"),
+        (Unseeded, "seeds reproduce"),
+        (Endless, "episodes end"),
+        (Outside, "observations and rewards are numbers, as the spaces say"),
+        (Nested, "there is a cost"),
+    ],
+)
+def test_a_defect_is_found_under_its_name(env, name):
+    report = check_env(env, steps=400)
+    assert name in failing(report)
+    assert set(failing(report)) <= {name, "reset clears the cost", "seeds reproduce"}
+    assert not report.passed
+
+
+def test_a_time_limit_that_looks_like_an_end_is_pointed_out():
+    (check,) = [check for check in check_env(Silent).checks if "truncated" in check.name]
+    assert check.holds is None
+    assert "after 10 steps" in check.seen
+
+
+def test_the_distribution_of_costs_and_limits_are_told():
+    report = check_env(Steady, episodes=5)
+    assert report.costs.tolist() == [45.0] * 5
+    assert report.lengths.tolist() == [10] * 5
+    text = " ".join(suggestions(report))
+    assert "mean 45" in text
+    assert "Limits to begin with: 45 (exceeded by 0.00 of them)" in text
+    # 0.5 a step over 10 steps, and 45 an episode, to one digit.
+    assert "--reward-scale 5 --cost-scale 40" in text
+
+
+def test_exit_codes_tell_a_defect_from_a_mistake(capsys, monkeypatch):
+    assert cli.main(["check-env", "host_envs:Ragged"]) == 0
+    assert "ok  costs are finite" in capsys.readouterr().out
+    assert cli.main(["check-env", "CartPole-v1"]) == 1
+    assert "NO  there is a cost" in capsys.readouterr().out
+    assert cli.main(["check-env", "NoSuch-v0"]) == 2
+    assert "there is no environment" in capsys.readouterr().err
+    with pytest.raises(UserError, match="at least 1"):
+        check_env(Steady, episodes=0)
