@@ -35,6 +35,31 @@ class Ragged(gymnasium.Env):
         return self.observe(), float(action[0]), ended and not cut, bool(cut), {"cost": cost}
 
 
+class OneStep(gymnasium.Env):
+    """One step, best with an action of 2 plus the number observed; the other observation says that it is over.
+
+    Where the number is negative the episode is cut off, else it has terminated. It can be told to fail at some step.
+    """
+
+    observation_space = Box(-1.0, 1.0, (2,))
+    action_space = Box(0.0, 4.0, (1,))
+
+    def __init__(self, fails_at=0):
+        self.fails_at, self.steps = fails_at, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seen = self.np_random.uniform(-1.0, 1.0)
+        return np.array([self.seen, 0.0], np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        assert self.steps != self.fails_at
+        reward = -((action[0] - 2.0 - self.seen) ** 2) / 4.0
+        obs, cut = np.array([self.seen, 1.0], np.float32), self.seen < 0
+        return obs, float(reward), not cut, cut, {"cost": self.np_random.exponential()}
+
+
 class Written(gymnasium.Wrapper):
     """Sums costs by itself and appends the sum of every whole episode to a file of its own."""
 
@@ -82,9 +107,11 @@ class Mortal(Ragged):
         self.steps += 1
         if self.steps == 50:
             for how in ("die", "hang"):
-                if (self.folder / how).exists():
+                try:
                     (self.folder / how).rename(self.folder / f"{how} was done")
-                    os.kill(os.getpid(), signal.SIGKILL) if how == "die" else time.sleep(1000)
+                except FileNotFoundError:  # not asked for, or another process was first
+                    continue
+                os.kill(os.getpid(), signal.SIGKILL) if how == "die" else time.sleep(1000)
         return super().step(action)
 
 

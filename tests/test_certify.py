@@ -168,3 +168,19 @@ def test_mistakes_are_one_sentence(run, capsys, arguments, message):
 def test_a_certificate_needs_a_run(capsys):
     assert main(["certify"]) == 2
     assert "which run?" in capsys.readouterr().err
+
+
+def test_a_certificate_of_a_learning_rate_is_verified(run):
+    config, (first, *_) = run / "config.json", sorted((run / "policies").iterdir())
+    config.write_text(
+        json.dumps(json.loads(config.read_text()) | {"lanes": [[0, 0.1, 15.0, 1e-3], [0, 0.1, 15.0, 3e-3]]})
+    )
+    for rate in ("0.001", "0.003"):
+        first.with_name(f"seed0-p0.1-d15-lr{rate}.safetensors").write_bytes(first.read_bytes())
+    for certificate in certify_all(run, episodes=100, deterministic=True, progress=False):
+        file = run / f"certificate-{certificate.lane}.json"
+        assert file.name.endswith(f"lr{certificate.learning_rate:g}.json")
+        assert verify(file, progress=False) == (certificate, [])
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"lanes": [[0, 0.1, 15.0, 1e-3]]}))
+    with pytest.raises(UserError, match=r"has no lane seed0-p0\.1-d15-lr0\.003"):
+        verify(file, progress=False)

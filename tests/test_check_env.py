@@ -89,7 +89,7 @@ def test_a_sound_environment_passes(env):
         (Unseeded, "seeds reproduce"),
         (Endless, "episodes end"),
         (Outside, "observations and rewards are numbers, as the spaces say"),
-        (Nested, "there is a cost"),
+        (Nested, "a place for the cost"),
     ],
 )
 def test_a_defect_is_found_under_its_name(env, name):
@@ -120,7 +120,7 @@ def test_exit_codes_tell_a_defect_from_a_mistake(capsys, monkeypatch):
     assert cli.main(["check-env", "host_envs:Ragged"]) == 0
     assert "ok  costs are finite" in capsys.readouterr().out
     assert cli.main(["check-env", "CartPole-v1"]) == 1
-    assert "NO  there is a cost" in capsys.readouterr().out
+    assert "NO  a place for the cost" in capsys.readouterr().out
     assert cli.main(["check-env", "NoSuch-v0"]) == 2
     assert "there is no environment" in capsys.readouterr().err
     with pytest.raises(UserError, match="at least 1"):

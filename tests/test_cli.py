@@ -78,6 +78,9 @@ def test_lists_of_what_there_is(call):
         ("train --limit abc", "invalid float value: 'abc'"),
         ("train --seeds 0", "seeds is 0"),
         ("train --steps 0", "steps is 0"),
+        ("train --steps 1.5", "steps is 1.5, but must be a whole number"),
+        ("train --hidden-sizes 0", "hidden_sizes is (0,)"),
+        ("train wcsac --hidden-sizes 0", "hidden_sizes is (0,)"),
         ("train qpco", "there is no algorithm 'qpco'; did you mean qcpo?"),
         ("train qcpo DynamicEnv-v9", "there is no environment 'DynamicEnv-v9'"),
         ("train --preset quick", "there is no preset 'quick'"),
@@ -85,8 +88,10 @@ def test_lists_of_what_there_is(call):
         ("train --epochs many", "epochs is 'many', but must be a whole number"),
         ("train --minibatches 7", "minibatches is 7"),
         ("train --resume", "--resume needs to know which run"),
+        ("train --resume --out mistyped", "there is no run in mistyped"),
         ("train --out /dev/null/run", "cannot write to /dev/null/run"),
         ("bench speed", "invalid choice: 'speed'"),
+        ("bench host --workers -1", "workers must be from 0 on"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(call, monkeypatch, tmp_path, arguments, message):
@@ -117,7 +122,7 @@ def test_a_short_training_is_judged_by_its_own_episodes(fake, call, tmp_path):
     assert code == 0
     share = re.search(r"Reached: (0\.\d+) \(\d+ of 300 last training episodes", out)[1]
     assert float(share) == pytest.approx(0.861, abs=0.08)
-    assert "over 3 seeds). The constraint is broken." in out
+    assert "over 3 seeds). The outage constraint is broken." in out
 
 
 def test_the_verdict_of_a_mean_constraint_says_so(call, tmp_path, monkeypatch):

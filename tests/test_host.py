@@ -15,9 +15,10 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import qcrl
-from host_envs import Faulty, Mortal, Nested, Ragged, SixValues, Written
-from qcrl import cli, rollout, stats
+from host_envs import Faulty, Mortal, Nested, OneStep, Ragged, SixValues, Written
+from qcrl import checkpoints, cli, hyperparameters, rollout, stats
 from qcrl.algos import PPOLag, distributions
+from qcrl.algos.sac import read_records
 from qcrl.envs.host import open_host
 from qcrl.envs.spaces import Actions
 from qcrl.errors import UserError, WorkerFailure
@@ -37,8 +38,8 @@ def open_rollout(stack, env, count=3, workers=0, lanes=1, **settings):
     fleet = host.fleet(lanes * count, workers)
     stack.callback(fleet.close)
     collector = HostRollout(algorithm, host, fleet, list(range(lanes)))
-    actor, normaliser, _, words, env_steps = collector.prepare(state)
-    return collector, lambda: collector.collect((actor, normaliser), np.asarray(words), np.asarray(env_steps))
+    actor, _, words, env_steps = collector.prepare(state)
+    return collector, lambda: collector.collect(actor, np.asarray(words), np.asarray(env_steps))
 
 
 @pytest.fixture
@@ -209,9 +210,77 @@ def test_qcpo_keeps_its_outage_where_the_costs_are_known(tmp_path):
     assert again == result
 
 
-def test_off_policy_algorithms_are_refused_with_what_to_use():
-    with pytest.raises(UserError, match=r"WCSAC cannot be trained on Ragged-custom.*use qcpo or ppo_lag"):
-        qcrl.train("wcsac", Ragged(), OUTAGE)
+SOFT = {
+    "num_envs": 8,
+    "steps_per_env": 40,
+    "steps_per_update": 4,
+    "batch_size": 64,
+    "start_steps": 100,
+    "replay_size": 5000,
+    "hidden_sizes": (32, 32),
+}
+
+
+def replay_of(run):
+    algorithm, interface = hyperparameters.from_json(run.config["algorithm"]), run.policy().interface
+    init = lambda seed: algorithm.init(interface, jax.random.key(seed), 5.0, 0.1)
+    shapes = jax.eval_shape(jax.vmap(init), jnp.zeros(1, jnp.uint32))
+    state, _ = checkpoints.load_checkpoint(run.path / "checkpoints", like=shapes)
+    return read_records(interface, state.replay[0, : int(state.env_steps[0])])
+
+
+def test_wcsac_finds_the_known_optimum_of_one_step_episodes(tmp_path):
+    """The best of the actions in [0, 4] is 2 + s, which the policy has as s / 2; what follows a cut does not depend on it."""
+    (tmp_path / "costs").mkdir()
+    make = lambda: Written(OneStep(), tmp_path / "costs")
+    run = qcrl.train("wcsac", make, qcrl.CVaR(100, 0.1), steps=6400, out=tmp_path / "run", progress=False, **SOFT)
+    policy = run.policy()
+    actions = [policy(np.array([s, 0.0]), policy.initial(), deterministic=True)[0][0] for s in (-0.8, 0.0, 0.8)]
+    np.testing.assert_allclose(actions, [1.2, 2.0, 2.8], atol=0.3)
+    assert run.metrics["episode_return"][-1] > -0.2  # random actions earn -1/3 - 1/12
+    assert run.episodes["env_steps"].tolist() == np.repeat(np.arange(8, 6401, 8), 8).tolist()
+    (trial,) = (written(tmp_path / "costs") - Counter(run.episodes["cost"])).values()
+    assert trial == 2  # the steps with which the cost was found, both of the same seed
+    replay = replay_of(run)
+    assert len(replay.obs) == 5000  # as many as it holds
+    assert (replay.obs[:, 1] == 0).all()
+    assert (
+        replay.next_obs == replay.obs + jnp.array([0, 1])
+    ).all()  # the last observation, not the next episode's first
+    assert (replay.follows == (replay.obs[:, 0] < 0)).all()  # after a cut the critics' estimate follows
+
+
+def test_wcsac_saves_and_resumes_where_an_environment_fails(tmp_path):
+    options = {"steps": 960, "out": tmp_path / "run", "progress": False, **SOFT}
+    with pytest.raises(
+        UserError, match=r"environment 0 of .* at its step 63 raised AssertionError.*iteration 1, to continue"
+    ):
+        qcrl.train("wcsac", lambda: OneStep(63), qcrl.CVaR(100, 0.1), **options)
+    run = qcrl.load(tmp_path / "run")
+    assert run.policy().info["env_steps"] == len(replay_of(run).obs) == 320
+    qcrl.train("wcsac", lambda: OneStep(), qcrl.CVaR(100, 0.1), resume=True, **options)
+    assert run.metrics["env_steps"].tolist() == [320, 640, 960]
+
+
+@pytest.mark.parametrize("algorithm", ["wcsac", "wcsac_weibull"])
+def test_off_policy_algorithms_refuse_choices_before_training(algorithm, tmp_path):
+    with pytest.raises(UserError, match=r"which has discrete actions.*use qcpo, ppo_lag or cvar_pg"):
+        qcrl.train(algorithm, Nested, OUTAGE, out=tmp_path / "run", cost="penalty")
+    assert not (tmp_path / "run").exists()
+
+
+def test_cvar_pg_takes_the_best_way_whose_cvar_is_allowed(tmp_path):
+    """Exponential costs have the CVaR mean x (1 + log(1 / 0.1)): 6.6 walking, 14.3 running, 33 riding."""
+    import courier
+
+    options = {"num_envs": 16, "steps_per_env": 20, "learning_rate": 0.02, "window": 400}
+    run = qcrl.train(
+        "cvar_pg", courier.Courier, qcrl.CVaR(20, 0.1), steps=48_000, out=tmp_path / "run", progress=False, **options
+    )
+    policy, rng = run.policy(), np.random.default_rng(0)
+    ways = np.array([policy(np.eye(4)[0], policy.initial(), rng=rng)[0] for _ in range(200)])
+    assert np.mean(ways == 1) > 0.9
+    assert run.metrics["cvar"][-20:].mean() == pytest.approx(10 / np.log(10) * (1 + np.log(10)), rel=0.25)
 
 
 def test_an_instance_is_one_environment_with_a_batch_of_the_same_size(tmp_path):
@@ -233,6 +302,9 @@ def test_an_instance_is_one_environment_with_a_batch_of_the_same_size(tmp_path):
 
     fitted = fit(preset("qcpo", "fast"), open_host(Ragged()), {})
     assert (fitted.num_envs, fitted.steps_per_env) == (1, 12_000)
+    soft = preset("wcsac", "fast")
+    fitted = fit(soft, open_host(Ragged()), {})
+    assert (fitted.num_envs, fitted.block, fitted.steps_per_iteration) == (1, soft.block, soft.steps_per_iteration)
 
 
 def test_a_killed_worker_is_named_at_once_and_the_run_can_be_resumed(tmp_path):

@@ -39,9 +39,10 @@ def test_one_lane_is_picked_by_what_tells_it_apart(run):
 def test_a_folder_without_a_run_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match="there is no run in"):
         qcrl.load(tmp_path)
-    (tmp_path / "config.json").write_text("{torn")
-    with pytest.raises(UserError, match="cannot be read"):
-        qcrl.load(tmp_path)
+    for content in ("{torn", "{}"):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(UserError, match="cannot be read"):
+            qcrl.load(tmp_path)
 
 
 def test_a_run_without_policies_is_a_user_error(run):

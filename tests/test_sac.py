@@ -1,6 +1,7 @@
 """The SAC core: its replay buffer, and a task whose optimum is known."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -113,6 +114,17 @@ def test_replay_that_does_not_fit_is_told_before_anything_is_written(tmp_path):
     with pytest.raises(UserError, match=r"replay memory: 2 x 6e\+04 GB = 1.2e\+05 GB, but only"):
         qcrl.train("wcsac", "TwoPathEnv-v0", qcrl.CVaR(15, 0.1), seeds=2, out=tmp_path / "run", replay_size=10**12)
     assert not (tmp_path / "run").exists()
+
+
+def test_replay_is_compared_with_what_each_device_has_free():
+    """Three lanes of 10 GB on each of two devices: the second has 35 GB left, then 25."""
+    devices = lambda used: [
+        SimpleNamespace(memory_stats=lambda: {"bytes_limit": 80 * 10**9}),
+        SimpleNamespace(memory_stats=lambda: {"bytes_limit": 80 * 10**9, "bytes_in_use": used * 10**9}),
+    ]
+    assert replay_buffer.require_memory(6, 10**10, devices(45)) == "replay memory: 6 x 10 GB = 60 GB"
+    with pytest.raises(UserError, match="6 x 10 GB = 60 GB, but only 50 GB are free"):
+        replay_buffer.require_memory(6, 10**10, devices(55))
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,16 @@ def test_a_torn_checkpoint_is_passed_over(fake, tmp_path, damage):
     assert same(train(run.path, steps=200, resume=True), whole)
 
 
+def test_a_run_whose_checkpoints_are_all_torn_is_left_alone(fake, tmp_path):
+    run = train(tmp_path / "run")
+    for path in (run.path / "checkpoints").iterdir():
+        path.write_bytes(path.read_bytes()[:50])
+    before = (run.path / "metrics.csv").read_bytes()
+    with pytest.raises(UserError, match="no checkpoint in .* can be read"):
+        train(run.path, steps=200, resume=True)
+    assert (run.path / "metrics.csv").read_bytes() == before
+
+
 def test_a_finished_run_has_nothing_to_resume(fake, tmp_path):
     run = train(tmp_path / "run")
     before = (run.path / "metrics.csv").read_bytes()

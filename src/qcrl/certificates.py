@@ -17,12 +17,15 @@ from qcrl.episodes import Totals
 from qcrl.errors import UserError
 from qcrl.evaluation import Player, choose_lanes, versions, write_json
 from qcrl.policy import Interface
-from qcrl.runs import Lane, Run, load
+from qcrl.runs import Lane, Run, load, make_lane
 
 SELECTION_EPISODES = 200
 """Per candidate, where one of several seeds is chosen."""
 EXPECTED_SHARE = 0.5
 """Share of the promised probability that the true outage is expected to be, unless the user knows better."""
+
+NUMBERS: dict[Any, Any] = {float: (float, int), float | None: (float, int, type(None))}
+"""What JSON may hold for a field of that type."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,13 @@ class Certificate:
     versions: dict[str, str]
     seed: int
     """Training seed of the policy."""
+    learning_rate: float | None = None
+    """Only where lanes of the run differ in it."""
 
     @property
     def lane(self) -> Lane:
-        return Lane(self.seed, self.trained_probability, self.limit)
+        rate = () if self.learning_rate is None else (self.learning_rate,)
+        return make_lane(self.seed, self.trained_probability, self.limit, *rate)
 
     def __str__(self) -> str:
         share = f"{self.outages:,} outages in {self.episodes:,} episodes"
@@ -175,6 +181,7 @@ def certify_all(
             episode_seed=stream,
             versions=versions(play.engine),
             seed=lane.seed,
+            learning_rate=lane.learning_rate,
         )
         write_json(run.path / f"certificate-{lane}.json", asdict(certificate))
         certificates.append(certificate)
@@ -206,8 +213,11 @@ def verify(
     certificate = read_certificate(file)
     run = Path(file).parent if run is None else run
     run = run if isinstance(run, Run) else load(run)
-    lane = choose_lanes(run, *certificate.lane)[0]
     c = certificate
+    trained = choose_lanes(run, c.seed, c.trained_probability, c.limit)
+    lane = next((lane for lane in trained if lane.learning_rate == c.learning_rate), None)
+    if lane is None:
+        raise UserError(f"{run.path} has no lane {c.lane}; give the run that was certified")
     found = judge(c.outages, c.episodes, c.probability, c.confidence, c.certified_together)
     differences = []
     if c.verdict != found[0] or not np.allclose(found[1:], (c.upper_bound, c.lower_bound), rtol=0, atol=1e-9):
@@ -240,12 +250,12 @@ def read_certificate(file: str | Path) -> Certificate:
     names = [field.name for field in fields(Certificate)]
     for name in names:
         value = content.get(name) if isinstance(content, dict) else None
-        kind = (float, int) if hints[name] is float else get_origin(hints[name]) or hints[name]
+        kind = NUMBERS.get(hints[name]) or get_origin(hints[name]) or hints[name]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise UserError(f"{file} is no whole certificate: its {name} is {value!r}; certify the policy again")
     if content["certified_together"] < 1:
         raise UserError(f"{file} is no whole certificate: certified_together is below 1; certify the policy again")
-    return Certificate(**{name: content[name] for name in names})
+    return Certificate(**{name: content.get(name) for name in names})
 
 
 def _candidates(lanes: Sequence[Lane], every_seed: bool) -> list[list[Lane]]:

@@ -136,8 +136,8 @@ def _find_cost(env: Any, given: CostSource | None, name: str) -> tuple[CostSourc
     try:
         source = costs.find(values[-1], len(values), name) if given is None else given
     except UserError as error:
-        return CostSource("cost"), Check("there is a cost", False, str(error))
-    return source, Check("there is a cost", True, f"{source}, {'found' if given is None else 'as given'}")
+        return CostSource("cost"), Check("a place for the cost", False, str(error))
+    return source, Check("a place for the cost", True, f"{source}, {'found' if given is None else 'as given'}")
 
 
 def _play(env: Any, source: CostSource, seed: int | None, limit: int) -> Episode:

@@ -3,6 +3,7 @@
 import json
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+
+from qcrl.errors import UserError
 
 KEPT = 2
 """Checkpoints that stay; older ones are deleted."""
@@ -85,13 +88,19 @@ def save_checkpoint(folder: Path, iteration: int, state: Any, info: dict[str, An
         path.unlink(missing_ok=True)
 
 
-def load_checkpoint(folder: Path, like: Any) -> tuple[Any, dict[str, Any]] | None:
-    """State and info of the newest complete checkpoint; torn ones are passed over."""
+def load_checkpoint(
+    folder: Path, like: Any, say: Callable[[str], None] = lambda text: None
+) -> tuple[Any, dict[str, Any]] | None:
+    """State and info of the newest complete checkpoint; torn ones are passed over. None where there is none at all."""
+    reason = None
     for path in _newest_first(folder):
         try:
             return read_tree(path, like), read_info(path)
-        except Torn:
-            continue
+        except Torn as torn:
+            reason = torn
+            say(f"warning: passed over a checkpoint ({torn})")
+    if reason is not None:
+        raise UserError(f"no checkpoint in {folder} can be read ({reason}); train again in another folder")
     return None
 
 

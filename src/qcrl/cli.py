@@ -39,6 +39,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command. The exit code is 0 on success, 2 on a user's mistake, 1 where a training broke down."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # `python script.py` sees the modules beside it, and so shall `module:function`
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA comments on its cache; its errors are exceptions anyway
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
@@ -48,11 +50,15 @@ def main(argv: list[str] | None = None) -> int:
         print(f"qcrl: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        print(f"qcrl: {interrupt or 'aborted'}", file=sys.stderr)
+        print(f"qcrl: {str(interrupt) or 'stopped before anything was saved'}", file=sys.stderr)
         return getattr(interrupt, "exit_code", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains once more at its exit
         return 0
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        print(f"qcrl: cannot read or write{where}: {error.strerror or error}", file=sys.stderr)
+        return 2
 
 
 def _run(arguments: list[str]) -> int:

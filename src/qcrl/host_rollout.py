@@ -4,6 +4,7 @@ Batches have a fixed shape and hold only real steps. In a vector environment tha
 at different times; steps of those that are full already count for their episodes, but are not learned from.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,27 +16,31 @@ from jaxtyping import Array, Float
 
 from qcrl import rollout
 from qcrl.algos import Metrics
+from qcrl.algos.cvar_pg import CVaRPG
 from qcrl.algos.ppo import PPO
+from qcrl.algos.sac import SAC
 from qcrl.envs.base import Environment
 from qcrl.envs.fleet import Fleet, Outcome
 from qcrl.envs.host import Host
 from qcrl.errors import UserError
 from qcrl.lstm import Memory
-from qcrl.networks import Inputs, only_heads
+from qcrl.networks import Inputs
 from qcrl.rollout import Actors, Episodes
 
 
 def fit(algorithm: Any, env: Environment | Host, given: dict[str, Any]) -> Any:
-    """The algorithm with as many environments as there are, and then with as many steps as before in a batch."""
-    if not isinstance(algorithm, PPO):
-        if isinstance(env, Host) or getattr(env, "discrete", False):
-            why = "runs in Python" if isinstance(env, Host) else "has discrete actions"
-            raise UserError(
-                f"{type(algorithm).__name__} cannot be trained on {env.id}, which {why}, only on JAX environments whose "
-                "actions are numbers; use qcpo or ppo_lag"
-            )
+    """The algorithm with as many environments as there are, and then with about as many steps as before in a batch."""
+    name, soft, own = type(algorithm).__name__, isinstance(algorithm, SAC), isinstance(algorithm, PPO | CVaRPG | SAC)
+    if soft and getattr(env, "discrete", False):
+        raise UserError(
+            f"{name} cannot be trained on {env.id}, which has discrete actions, only on actions that are numbers; "
+            "use qcpo, ppo_lag or cvar_pg"
+        )
+    if not isinstance(env, Host):
         return algorithm
-    count = env.num_envs if isinstance(env, Host) else None
+    if not own:
+        raise UserError(f"{name} cannot be trained on {env.id}, which runs in Python, only on JAX environments")
+    count = env.num_envs
     if count is None or count == algorithm.num_envs:
         return algorithm
     if "num_envs" in given:
@@ -43,10 +48,18 @@ def fit(algorithm: Any, env: Environment | Host, given: dict[str, Any]) -> Any:
             f"num_envs is {algorithm.num_envs}, but {env.id} was given as an object that holds {count}; "
             "leave num_envs out, or give the function that makes one environment"
         )
-    if "steps_per_env" in given:
-        return replace(algorithm, num_envs=count)
-    chunks = max(1, round(algorithm.steps_per_iteration / count / algorithm.chunk_length))
-    return replace(algorithm, num_envs=count, steps_per_env=chunks * algorithm.chunk_length)
+    changed, length = {"num_envs": count}, getattr(algorithm, "chunk_length", 1)
+    if soft:
+        least = algorithm.steps_per_update // math.gcd(count, algorithm.steps_per_update)
+        length = changed["block_length"] = given.get("block_length", _multiple(algorithm.block / count, least))
+    if "steps_per_env" not in given:
+        changed["steps_per_env"] = _multiple(algorithm.steps_per_iteration / count, length)
+    return replace(algorithm, **changed)
+
+
+def _multiple(number: float, unit: int) -> int:
+    """The multiple of the unit that is nearest."""
+    return unit * max(1, round(number / unit))
 
 
 class HostRollout:
@@ -59,12 +72,17 @@ class HostRollout:
         self.algorithm = algorithm
         self.host = host
         self.fleet = fleet
+        self.soft = isinstance(algorithm, SAC)
+        self.length = algorithm.block_length if self.soft else algorithm.steps_per_env
+        """Steps of each environment that are taken with the same policy."""
         self.shape = (len(seeds), algorithm.num_envs)
+        self.row_size = 2 * host.observation_size + host.action_size + 6
         self.cpu = jax.local_devices(backend="cpu")[0]
         self.prepare = jax.jit(jax.vmap(self._prepare))
         self.act = jax.jit(jax.vmap(self._act))
+        self.learn_block: Any = None
         self.learn: Any = None
-        """Set by `compile`."""
+        """Set by `compile`, the first one for off-policy algorithms only."""
         count = len(seeds) * algorithm.num_envs
         drawn = [
             np.random.SeedSequence([seed, first_iteration, place]).generate_state(1)[0] >> 1
@@ -77,48 +95,54 @@ class HostRollout:
         self.first = np.ones(count, bool)
         self.totals = np.zeros((2, count))
         """Return and cost of the running episodes, summed in double precision."""
-        self.memory = jax.tree.map(np.asarray, algorithm.network.initial_memory(*self.shape))
+        self.memory = jax.tree.map(lambda x: np.zeros((*self.shape, *x.shape), np.float32), self._nothing())
         self.finished: list[list[tuple[int, float, float]]] = [[] for _ in seeds]
         """Per lane, episodes that have ended and were not handed on yet: env_steps, return, cost."""
 
     def iterate(self, state: Any) -> tuple[Any, Metrics]:
         """One iteration of all lanes."""
-        actor, normaliser, keys, words, env_steps = self.prepare(state)
-        # Steps are too many and too small for an accelerator.
-        policy = jax.device_put((actor, normaliser), self.cpu)
         start = self._actors(state)
-        rows, memory = self.collect(policy, np.asarray(words), np.asarray(env_steps))
+        # Blocks overwrite it, but what was before the iteration must outlive a step that fails.
+        now = jax.tree.map(jnp.copy, state) if self.soft else state
+        for _ in range(self.algorithm.steps_per_env // self.length):
+            actor, keys, words, env_steps = self.prepare(now)
+            # Steps are too many and too small for an accelerator.
+            actor = jax.device_put(actor, self.cpu)
+            rows, memory = self.collect(actor, np.asarray(words), np.asarray(env_steps))
+            if self.soft:
+                now = self.learn_block(now, rows, keys)
         episodes = self._episodes()
         single = Episodes(*episodes[:2], *(jnp.asarray(x, jnp.float32) for x in episodes[2:]))
-        after, metrics = self.learn(state, start, rows, memory, self._actors(state), single, keys)
+        after, metrics = self.learn(state, now, start, rows, memory, self._actors(state), single, keys)
         return after, Metrics(metrics.scalars, episodes)
 
     def compile(self, shapes: Any) -> Any:
         """Compile the learner for a state of these shapes, and return what an iteration reports, by name."""
-        algorithm, host = self.algorithm, self.host
-        size = 2 * host.observation_size + host.action_size + 6
-        rows = jax.ShapeDtypeStruct((self.shape[0], algorithm.steps_per_env, self.shape[1], size), jnp.float32)
+        rows = jax.ShapeDtypeStruct((self.shape[0], self.length, self.shape[1], self.row_size), jnp.float32)
         memory = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((self.shape[0], len(x), *self.shape[1:], x.shape[-1]), jnp.float32),
             self._blank_memory(),
         )
         kinds = (jnp.bool, jnp.int32, jnp.float32, jnp.float32)
-        episodes = Episodes(
-            *(jax.ShapeDtypeStruct((self.shape[0], algorithm.steps_per_iteration), kind) for kind in kinds)  # type: ignore[arg-type]
-        )
-        example = (shapes, shapes.actors, rows, memory, shapes.actors, episodes, shapes.key)
-        self.learn = jax.jit(jax.vmap(self._learn)).lower(*example).compile()
-        return jax.eval_shape(jax.vmap(self._learn), *example)[1].scalars
+        capacity = self.shape[0], self.algorithm.steps_per_iteration
+        episodes = Episodes(*(jax.ShapeDtypeStruct(capacity, kind) for kind in kinds))  # type: ignore[arg-type]
+        example = (shapes, shapes, shapes.actors, rows, memory, shapes.actors, episodes, shapes.key)
+        if self.soft:
+            blockwise = jax.jit(jax.vmap(self._learn_block), donate_argnums=0)
+            self.learn_block = blockwise.lower(shapes, rows, shapes.key).compile()
+        # The state that blocks have led to is a copy, and no longer needed.
+        learn = jax.jit(jax.vmap(self._learn), donate_argnums=1 if self.soft else ())
+        self.learn = learn.lower(*example).compile()
+        return jax.eval_shape(learn, *example)[1].scalars
 
     def collect(
         self, policy: Any, words: np.ndarray, env_steps: np.ndarray
     ) -> tuple[Float[np.ndarray, "lane time env row"], Memory]:
-        """`steps_per_env` real steps of every environment, as rows for `rollout.unpack`, and the memory at chunk starts."""
-        algorithm = self.algorithm
-        steps, count = algorithm.steps_per_env, self.first.size
+        """`length` real steps of every environment, as rows for `rollout.unpack`, and the memory at chunk starts."""
+        steps, count = self.length, self.first.size
         noises = [np.random.default_rng(each) for each in words]
         size = (self.shape[1], self.host.action_size)
-        rows: np.ndarray | None = None
+        rows = np.empty((steps, count, self.row_size), np.float32)
         memories = self._blank_memory()
         taken = np.zeros(count, int)
         while taken.min() < steps:
@@ -126,20 +150,17 @@ class HostRollout:
             packed = np.concatenate(
                 [self.inputs.reshape(*self.shape, -1), noise, self.first.reshape(*self.shape, 1)], axis=2
             )
-            action, before, self.memory = self.act(*policy, packed, self.memory)
-            if algorithm.lstm_size:
-                _keep(memories, before, taken, algorithm.chunk_length)
+            action, before, self.memory = self.act(policy, packed, self.memory)
+            if jax.tree.leaves(memories):
+                _keep(memories, before, taken, self.algorithm.chunk_length)
             chosen = np.asarray(action).reshape(count, -1)
             outcome = self.fleet.step(self.host.actions.to_env(chosen))
             row = self._row(chosen, outcome)
-            if rows is None:
-                rows = np.empty((steps, count, row.shape[1]), np.float32)
             place = np.flatnonzero(outcome.real & (taken < steps))
             rows[taken[place], place] = row[place]
             taken[place] += 1
             self._close_episodes(outcome, taken, env_steps)
             self._go_on(chosen, outcome)
-        assert rows is not None
         by_lane = lambda x: np.ascontiguousarray(np.swapaxes(x.reshape(len(x), *self.shape, -1), 0, 1))
         return by_lane(rows), jax.tree.map(by_lane, memories)
 
@@ -163,12 +184,13 @@ class HostRollout:
         previous[self.first] = 0.0
         self.inputs = np.concatenate([outcome.obs, previous], axis=1, dtype=np.float32)
 
+    def _nothing(self) -> Memory:
+        """What an actor remembers before its first step."""
+        return self.algorithm.initial_carry(self.host)
+
     def _blank_memory(self) -> Memory:
-        chunks = self.algorithm.steps_per_env // self.algorithm.chunk_length
-        return jax.tree.map(
-            lambda x: np.zeros((chunks, self.first.size, x.shape[-1]), np.float32),
-            self.algorithm.network.initial_memory(1),
-        )
+        chunks = self.length // getattr(self.algorithm, "chunk_length", self.length)
+        return jax.tree.map(lambda x: np.zeros((chunks, self.first.size, *x.shape), np.float32), self._nothing())
 
     def _actors(self, state: Any) -> Actors:
         """Where the environments are, as the learner and checkpoints have it."""
@@ -196,22 +218,38 @@ class HostRollout:
 
     def _prepare(self, state: Any) -> tuple[Any, ...]:
         key, rollout_key = jax.random.split(state.key)
-        actor = self.algorithm.computing(only_heads(state.params, self.host.action_size))
-        return actor, state.normaliser, key, rollout_key, state.env_steps
+        return self.algorithm.actor(self.host, state), key, rollout_key, state.env_steps
 
-    def _act(self, actor: Any, normaliser: Any, packed: Float[Array, "env row"], memory: Memory) -> tuple[Any, ...]:
+    def _act(self, actor: Any, packed: Float[Array, "env row"], memory: Memory) -> tuple[Any, ...]:
         """Actions, and the memory before and after them."""
         sizes = [self.host.observation_size, self.host.action_size, 1, 1, self.host.action_size]
         obs, action, reward, cost, noise, first = jnp.split(packed, np.cumsum(sizes), axis=1)
         memory = jax.tree.map(lambda x: jnp.where(first > 0, 0.0, x), memory)
         inputs = Inputs(obs, action, reward[:, 0], cost[:, 0])
-        action, after = self.algorithm.sample(actor, normaliser, inputs, memory, noise)
+        action, after = self.algorithm.sample(*actor, inputs, memory, noise)
         return action, memory, after
 
+    def _learn_block(self, state: Any, rows: Array, key: Array) -> Any:
+        with self.algorithm.precision():
+            key, learn_key = jax.random.split(key)
+            return self.algorithm.learn_block(self.host, state, rows, learn_key)._replace(key=key)
+
     def _learn(
-        self, state: Any, start: Actors, rows: Array, memory: Memory, actors: Actors, episodes: Episodes, key: Array
+        self,
+        state: Any,
+        now: Any,
+        start: Actors,
+        rows: Array,
+        memory: Memory,
+        actors: Actors,
+        episodes: Episodes,
+        key: Array,
     ) -> tuple[Any, Metrics]:
         with self.algorithm.precision():
+            if self.soft:
+                key, report_key = jax.random.split(now.key)
+                now = now._replace(actors=actors, key=key)
+                return self.algorithm.finish(self.host, state, now, episodes, report_key)
             trajectory, _ = rollout.unpack(self.host, start, rows, memory)  # type: ignore[arg-type]
             return self.algorithm.learn(state, actors, trajectory, episodes, key)
 

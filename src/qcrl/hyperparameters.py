@@ -43,7 +43,7 @@ def check_name(kind: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
         near = difflib.get_close_matches(str(name), known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise UserError(f"there is no {kind} {name!r}; {hint}The known ones are {', '.join(known)}")
+        raise UserError(f"there is no {kind} {name!r}; {hint}the known ones are {', '.join(known)}")
 
 
 def name_of(algorithm: Any) -> str:

@@ -15,6 +15,14 @@ class Interrupted(KeyboardInterrupt):
         self.exit_code = 128 + signal_number
 
 
+class Aborted(KeyboardInterrupt):
+    """Training was asked to stop at once."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__("aborted; what the last checkpoint holds is kept")
+        self.exit_code = 128 + signal_number
+
+
 class Interruption:
     """While entered, `requested` becomes the number of the signal that asked to stop."""
 
@@ -35,6 +43,6 @@ class Interruption:
 
     def handle(self, number: int, _frame: Any) -> None:
         if self.requested:
-            raise KeyboardInterrupt
+            raise Aborted(number)
         self.requested = number
         self.say("stopping after this iteration; once more to abort at once")

@@ -156,7 +156,8 @@ def cost_figure(runs: Sequence[Run]) -> Figure:
     panels = drawn.subplots(height, width, squeeze=False)
     for axes, (run, evaluation, pooled) in zip(panels.flat, shown):
         _draw_costs(axes, evaluation, pooled)
-        title = f"{label(run.config)} on {run.config['environment']['id']}, p = {pooled['probability']:g}"
+        limit = f", limit {pooled['limit']:g}" if len(run.config["limits"]) > 1 else ""
+        title = f"{label(run.config)} on {run.config['environment']['id']}, p = {pooled['probability']:g}{limit}"
         axes.set_title(f"{title}\n{evaluation.name}", fontsize=9, color=INK)
     for axes in panels.flat[len(shown) :]:
         axes.set_axis_off()

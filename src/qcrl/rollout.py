@@ -75,13 +75,13 @@ def rollout(
     num_envs = actors.first.shape[0]
     noise_key, reset_key = jax.random.split(key)
     noise = jax.random.normal(noise_key, (steps, num_envs, env.action_size))
-    fresh, resets = _plan_resets(env, reset_key, steps, num_envs, steps_before)
+    fresh, resets = plan_resets(env, reset_key, steps, num_envs, steps_before)
     # Where episodes can only end with a chunk, the inner loop needs no reset.
     aligned = env.fixed_length and env.horizon % chunk == 0
 
     def step(actors: Actors, x: tuple[Array, Any, Array]) -> tuple[Actors, Array]:
-        after, ended, row = _step(env, act, actors, x[0])
-        return after if aligned else _reset(after, ended, fresh(x[1])), row
+        after, ended, row = step_all(env, act, actors, x[0])
+        return after if aligned else begin_again(after, ended, fresh(x[1])), row
 
     def run_chunk(actors: Actors, xs: tuple[Array, Any, Array]) -> tuple[Actors, tuple[Array, Memory]]:
         memory = actors.memory
@@ -89,7 +89,7 @@ def rollout(
         if aligned:
             # Episodes end together, at the multiples of the horizon.
             ended = jnp.broadcast_to((xs[2][-1] + 1) % env.horizon == 0, actors.first.shape)
-            actors = _reset(actors, ended, fresh(xs[1][-1]))
+            actors = begin_again(actors, ended, fresh(xs[1][-1]))
         return actors, (rows, memory)
 
     times = steps_before + jnp.arange(steps, dtype=jnp.int32)
@@ -100,11 +100,14 @@ def rollout(
     time = steps_before + 1 + jnp.arange(steps, dtype=jnp.int32)[:, None]
     episodes = Episodes(trajectory.ended, jnp.broadcast_to(time * num_envs, trajectory.ended.shape), *totals)
     if env.fixed_length:
-        episodes = _rows_with_an_end(episodes, env.horizon, steps_before)
+        episodes = rows_with_an_end(episodes, env.horizon, steps_before)
     return actors, trajectory, jax.tree.map(jnp.ravel, episodes)
 
 
-def _step(env: Environment, act: Act, actors: Actors, noise: Array) -> tuple[Actors, Array, Float[Array, "env row"]]:
+def step_all(
+    env: Environment, act: Act, actors: Actors, noise: Array
+) -> tuple[Actors, Bool[Array, " env"], Float[Array, "env row"]]:
+    """One step of all environments: the actors after it, whose episode it ended, and what `unpack` reads."""
     action, memory = act(actors.inputs, actors.memory, noise)
     env_state, out = jax.vmap(env.step)(actors.env_state, action)
     totals = actors.episode_return + out.reward, actors.episode_cost + out.cost
@@ -121,7 +124,7 @@ def _step(env: Environment, act: Act, actors: Actors, noise: Array) -> tuple[Act
 def unpack(
     env: Environment, start: Actors, rows: Float[Array, "time env row"], memory: Memory
 ) -> tuple[Trajectory, tuple[Array, Array]]:
-    """What `_step`, or a host rollout, recorded, and what follows from it: the previous action, reward and cost of every step."""
+    """What `step_all`, or a host rollout, recorded, and what follows from it: the previous action, reward and cost of every step."""
     sizes = [env.observation_size, env.observation_size, env.action_size]
     places = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     obs, next_obs, action, numbers = jnp.split(rows, places, axis=-1)
@@ -143,7 +146,7 @@ def unpack(
     return trajectory, (totals[0], totals[1])
 
 
-def _reset(actors: Actors, ended: Bool[Array, " env"], fresh: tuple[Any, Float[Array, "env obs"]]) -> Actors:
+def begin_again(actors: Actors, ended: Bool[Array, " env"], fresh: tuple[Any, Float[Array, "env obs"]]) -> Actors:
     """Actors whose episode has ended begin the fresh one, with nothing remembered of the last."""
     empty = jax.tree.map(jnp.zeros_like, actors)
     begun = empty._replace(
@@ -156,7 +159,7 @@ def _expand(mask: Array, like: Array) -> Array:
     return mask.reshape(mask.shape + (1,) * (like.ndim - 1))
 
 
-def _plan_resets(
+def plan_resets(
     env: Environment, key: Array, steps: int, num_envs: int, steps_before: Array
 ) -> tuple[Callable[[Any], tuple[Any, Array]], Any]:
     """A function that gives fresh episodes for all environments, and its argument for every step."""
@@ -169,7 +172,7 @@ def _plan_resets(
     return lambda which: jax.tree.map(lambda x: x[which], drawn), index
 
 
-def _rows_with_an_end(episodes: Episodes, horizon: int, steps_before: Array) -> Episodes:
+def rows_with_an_end(episodes: Episodes, horizon: int, steps_before: Array) -> Episodes:
     """Only the steps that are a multiple of the horizon, in a fixed number of rows."""
     steps = episodes.finished.shape[0]
     rows = jnp.arange(-(-steps // horizon)) * horizon + (horizon - 1 - steps_before % horizon)

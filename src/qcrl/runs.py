@@ -127,7 +127,10 @@ def load(path: str | Path) -> Run:
 
 def read_config(folder: Path) -> dict[str, Any]:
     try:
-        return json.loads((folder / "config.json").read_text())
+        config = json.loads((folder / "config.json").read_text())
+        if not {"algorithm", "environment", "lanes", "steps"} <= set(config):
+            raise ValueError("it does not describe a run")
+        return config
     except FileNotFoundError:
         raise UserError(f"there is no run in {folder}: it has no config.json; give the folder of a run") from None
     except (OSError, ValueError) as error:

@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from qcrl import __version__, checkpoints, hyperparameters
 from qcrl.algos import episode_window, replay_buffer
 from qcrl.constraints import Constraint, CVaR, Mean, Outage
+from qcrl.envs.host import Host
 from qcrl.errors import UserError
 from qcrl.policy import Interface
 from qcrl.runs import Lane, make_lane, read_config
@@ -115,7 +116,10 @@ def widen_window(algorithm: Any, lanes: Sequence[Lane], warn: Callable[[str], No
 def check_memory(algorithm: Any, env: Any, lanes: int, say: Callable[[str], None]) -> None:
     """Say what a replay will take before it is taken; one that does not fit is an error."""
     if hasattr(algorithm, "replay_bytes"):
-        say(replay_buffer.require_memory(lanes, algorithm.replay_bytes(env)))
+        host = isinstance(env, Host)
+        used = devices(1 if host else lanes).devices.ravel()
+        # While environments in Python are stepped, the replay of the iteration before is kept: a step may fail.
+        say(replay_buffer.require_memory(lanes, (1 + host) * algorithm.replay_bytes(env), list(used)))
 
 
 def describe(
@@ -156,9 +160,10 @@ def open_folder(
             _claim(folder, config, resume, say)
             yield folder
     except OSError as error:
+        begun = (folder / "config.json").exists()
+        advice = f"mend that, and then continue with: qcrl train --resume --out {folder}"
         raise UserError(
-            f"cannot write to {folder} ({error.strerror or error}); mend that, and then continue with: "
-            f"qcrl train --resume --out {folder}"
+            f"cannot write to {folder} ({error.strerror or error}); {advice if begun else 'give another --out'}"
         ) from error
 
 

@@ -55,7 +55,7 @@ def train(
     env: id of an environment, qcrl's or Gymnasium's; a function that makes one; an instance, a vector environment, or a
         functional environment.
     constraint: one constraint, or several that are trained side by side.
-    steps: environment steps per seed and constraint.
+    steps: environment steps per seed and constraint; whole iterations are trained, so it may be some more.
     seeds: how many, counted from `first_seed`, or a list of them.
     preset: which values the hyper-parameters have: fast (the default), tuned, paper or authors.
     out: run folder; without it a new, timestamped one under runs/.
@@ -76,8 +76,8 @@ def train(
     environment = find(env, cost)
     algorithm = fit(algorithm, environment, overrides)
     lanes = setup.lanes(algorithm, constraint, seeds, first_seed, rates)
-    if not 1 <= steps < 2**31:
-        raise UserError(f"steps is {steps}, but must lie between 1 and 2147483647; give the steps per seed")
+    if not 1 <= steps < 2**31 or steps != int(steps):
+        raise UserError(f"steps is {steps}, but must be a whole number from 1 to 2147483647; give the steps per seed")
     if not checkpoint_interval >= 0:
         raise UserError(f"checkpoint_interval is {checkpoint_interval}, but must be a number of seconds from 0 on")
     if workers < 0 or not step_timeout > 0:
@@ -153,7 +153,10 @@ class Group:
         """From the newest checkpoint, or from the start, to the last iteration."""
         compilation.use_cache()
         shapes = jax.eval_shape(self.init)
-        restored, info = checkpoints.load_checkpoint(self.folder / "checkpoints", like=shapes) or (None, {})
+        restored, info = checkpoints.load_checkpoint(self.folder / "checkpoints", shapes, self.display.say) or (
+            None,
+            {},
+        )
         first = info.get("iteration", 0)
         if restored is not None:
             self.alive = restored.alive

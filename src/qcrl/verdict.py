@@ -41,14 +41,23 @@ def _judge(run: Run, env: Environment | Host, lanes: list[Lane]) -> str:
     elif low > probability:
         judgement = "broken"
     else:
-        judgement = f"at its target as far as {episodes:,} episodes can tell"
+        judgement = f"neither kept nor broken as far as {episodes:,} episodes can tell"
     shares = over.mean(axis=1)
     seeds = f", from {shares.min():.3f} to {shares.max():.3f} over {len(lanes)} seeds" if len(lanes) > 1 else ""
     return (
         f"{asked}. Reached: {outages / episodes:.3f} ({outages:,} of {episodes:,} {kind}; exact 95% interval "
-        f"{low:.3f} to {high:.3f}{seeds}). The constraint is {judgement}. "
+        f"{low:.3f} to {high:.3f}{seeds}). The outage constraint is {judgement}. "
+        f"{_own(run.config['constraint'], costs, probability, limit)}"
         f"Mean return {returns.mean():.2f}, mean cost {costs.mean():.2f}."
     )
+
+
+def _own(constraint: str, costs: np.ndarray, probability: float, limit: float) -> str:
+    """Whether the constraint was kept that was trained under, where that is another."""
+    if constraint == "Outage":
+        return ""
+    value = costs.mean() if constraint == "Mean" else stats.cvar(costs.ravel(), probability)
+    return f"Its own, {constraint} at most {limit:g}, is {'kept' if value <= limit else 'broken'} ({value:.2f}). "
 
 
 def _episodes(run: Run, env: Environment | Host, lanes: list[Lane]) -> tuple[np.ndarray, np.ndarray, str]:

@@ -8,6 +8,7 @@ is stepped along by its gradients: nu fastest, then the policy, and the multipli
 """
 
 import math
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -132,11 +133,11 @@ class CVaRPG:
 
     def iterate(self, env: Environment, state: CVaRState) -> tuple[CVaRState, Metrics]:
         """One iteration. A state that is not alive, or would not be finite afterwards, stays as it was."""
-        with jax.default_matmul_precision("tensorfloat32"):
+        with self.precision():
             key, rollout_key = jax.random.split(state.key)
             actors, trajectory, episodes = rollout.rollout(
                 env,
-                lambda *step: self.sample(state.params, state.normaliser, *step),
+                lambda *step: self.sample(*self.actor(env, state), *step),
                 state.actors,
                 rollout_key,
                 self.steps_per_env,
@@ -144,6 +145,14 @@ class CVaRPG:
                 state.env_steps // self.num_envs,
             )
             return self.learn(state, actors, trajectory, episodes, key)
+
+    def actor(self, env: Environment, state: CVaRState) -> tuple[Params, Normaliser]:
+        """What `sample` needs of the state."""
+        return state.params, state.normaliser
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """While entered, products run in the type that a small policy can do with."""
+        return jax.default_matmul_precision("tensorfloat32")
 
     def learn(
         self, before: CVaRState, actors: Actors, trajectory: Trajectory, episodes: Episodes, key: Array

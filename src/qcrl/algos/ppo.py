@@ -20,10 +20,10 @@ from qcrl.algos.advantages import Links, gae
 from qcrl.algos.losses import policy_loss, value_loss
 from qcrl.algos.multiplier import DRIVERS, Gains, Multiplier, Window
 from qcrl.algos.state import Metrics, TrainState
+from qcrl.algos.summary import all_finite, choose, summary
 from qcrl.envs.base import Environment
 from qcrl.lstm import Memory
 from qcrl.networks import Inputs, Normaliser, Params, only_heads
-from qcrl.quantiles import empirical_quantile
 from qcrl.rollout import Actors, Episodes, Trajectory
 
 Scalars = dict[str, Float[Array, ""]]
@@ -97,10 +97,10 @@ class PPO(ActorCritic):
         """One iteration. A state that is not alive, or would not be finite afterwards, stays as it was."""
         with self.precision():
             key, rollout_key = jax.random.split(state.key)
-            actor = self.computing(only_heads(state.params, env.action_size))
+            actor = self.actor(env, state)
             actors, trajectory, episodes = rollout.rollout(
                 env,
-                lambda *step: self.sample(actor, state.normaliser, *step),
+                lambda *step: self.sample(*actor, *step),
                 state.actors,
                 rollout_key,
                 self.steps_per_env,
@@ -108,6 +108,10 @@ class PPO(ActorCritic):
                 state.env_steps // self.num_envs,
             )
             return self.learn(state, actors, trajectory, episodes, key)
+
+    def actor(self, env: Environment, state: TrainState) -> tuple[Params, Normaliser]:
+        """What `sample` needs of the state."""
+        return self.computing(only_heads(state.params, env.action_size)), state.normaliser
 
     def precision(self) -> AbstractContextManager[Any]:
         """While entered, products run as precisely as asked for."""
@@ -126,7 +130,7 @@ class PPO(ActorCritic):
             normaliser = normaliser.update(self.network.observed(trajectory.inputs))
         params, optimiser, losses = self._fit(before, normaliser, controller.value, batch, shuffle_key)
         checked = (params, normaliser, controller, losses, statistics)
-        alive = before.alive & jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(checked)]).all()
+        alive = before.alive & all_finite(checked)
         after = before._replace(
             params=params,
             normaliser=normaliser,
@@ -138,9 +142,9 @@ class PPO(ActorCritic):
             iteration=before.iteration + 1,
             env_steps=before.env_steps + self.steps_per_iteration,
         )
-        after = jax.tree.map(lambda new, old: jnp.where(alive, new, old), after, before)._replace(alive=alive)
+        after = choose(alive, after, before)._replace(alive=alive)
         episodes = episodes._replace(finished=episodes.finished & alive)
-        return after, Metrics(self._summary(after) | losses | statistics, episodes)
+        return after, Metrics(summary(after, self.window) | losses | statistics, episodes)
 
     def _steer(self, state: TrainState, window: Window) -> Multiplier:
         """One step of the multiplier, once an episode has finished."""
@@ -150,7 +154,7 @@ class PPO(ActorCritic):
             self.proportional_gain, self.integral_gain, self.derivative_gain, self.gain_smoothing, self.error_clip
         )
         moved = state.controller.update(steering, gains)
-        return jax.tree.map(lambda new, old: jnp.where(window.seen > 0, new, old), moved, state.controller)
+        return choose(window.seen > 0, moved, state.controller)
 
     def _prepare(self, state: TrainState, trajectory: Trajectory) -> tuple[Batch, Scalars]:
         """Advantages and targets, from estimates by the parameters and observation statistics that sampled the batch."""
@@ -226,8 +230,7 @@ class PPO(ActorCritic):
             order = shuffle(jax.random.split(key, self.epochs)).reshape(-1, self.pieces // self.minibatches)
         start = state.params, state.optimiser
         (params, optimiser), scalars = jax.lax.scan(gradient_step, start, order, self.epochs * self.minibatches)
-        optimiser = jax.tree.map(lambda new, old: jnp.where(trained, new, old), optimiser, state.optimiser)
-        return params, optimiser, jax.tree.map(lambda x: x[-1], scalars)
+        return params, choose(trained, optimiser, state.optimiser), jax.tree.map(lambda x: x[-1], scalars)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -258,20 +261,6 @@ class PPO(ActorCritic):
             **distributions.statistics(params, head),
         }
         return policy + self.value_loss_weight * value + cost, scalars
-
-    def _summary(self, state: TrainState) -> Scalars:
-        """Return and costs over the most recent episodes; NaN before the first has finished."""
-        window, valid = state.window, state.window.recent(self.window)
-        return {
-            "iteration": state.iteration,
-            "env_steps": state.env_steps,
-            "episode_return": jnp.mean(window.return_, where=valid),
-            "episode_cost": jnp.mean(window.cost, where=valid),
-            "cost_quantile": empirical_quantile(window.cost, valid, 1 - state.probability),
-            "outage": jnp.mean(window.cost > state.limit, where=valid),
-            "multiplier": state.multiplier,
-            "alive": state.alive,
-        }
 
     def _to_chunks(self, tree: Any) -> Any:
         """[time, env] -> [time in chunk, chunk], for every leaf."""

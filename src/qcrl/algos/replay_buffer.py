@@ -1,5 +1,8 @@
 """Experience replay: one flat array of records in device memory, and what it takes before it is taken."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -21,9 +24,9 @@ def sample(records: Records, seen: Int[Array, ""], key: Array, shape: tuple[int,
     return records.at[slots].get(mode="promise_in_bounds")
 
 
-def require_memory(lanes: int, bytes_each: int) -> str:
-    """A sentence on what the replay of all lanes will take; an error where the device has less."""
-    total, room = lanes * bytes_each, _room()
+def require_memory(lanes: int, bytes_each: int, devices: Sequence[Any]) -> str:
+    """A sentence on what the replay of all lanes, spread evenly, will take; an error where the devices have less."""
+    total, room = lanes * bytes_each, _room(devices)
     sentence = f"replay memory: {lanes} x {bytes_each / 1e9:.3g} GB = {total / 1e9:.3g} GB"
     if room is not None and total > room:
         raise UserError(
@@ -33,12 +36,11 @@ def require_memory(lanes: int, bytes_each: int) -> str:
     return sentence
 
 
-def _room() -> int | None:
-    """Bytes that can still be allocated on the first device; None where that cannot be known."""
-    device = jax.devices()[0]
-    stats = device.memory_stats() or {}
-    if "bytes_limit" in stats:
-        return stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+def _room(devices: Sequence[Any]) -> int | None:
+    """Bytes that can still be allocated in equal shares; None where that cannot be known."""
+    stats = [device.memory_stats() or {} for device in devices]
+    if all("bytes_limit" in each for each in stats):
+        return len(stats) * min(each["bytes_limit"] - each.get("bytes_in_use", 0) for each in stats)
     try:
         with open("/proc/meminfo") as file:
             table = dict(line.split(":") for line in file)

@@ -4,6 +4,7 @@ An algorithm adds to it critics (`critic_count`), their losses (`cost_losses`), 
 weight that goes with it (`safety`). Without them this is plain SAC, which pays no attention to costs.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -141,69 +142,71 @@ class SAC(SoftSettings):
 
     def iterate(self, env: Environment, state: SACState) -> tuple[SACState, Metrics]:
         """One iteration. A state that is not alive, or would not be finite afterwards, stays as it was."""
-        with jax.default_matmul_precision(self.matmul_precision):
+        with self.precision():
             key, reset_key, block_key, report_key = jax.random.split(state.key, 4)
             before = state.env_steps // self.num_envs
             # Drawn once for all blocks: fresh episodes cost more than a block's steps.
-            fresh, resets = rollout._plan_resets(env, reset_key, self.steps_per_env, self.num_envs, before)
+            fresh, resets = rollout.plan_resets(env, reset_key, self.steps_per_env, self.num_envs, before)
 
-            def block(carry: tuple, x: tuple[Array, Any]) -> tuple[tuple, Array]:
-                learner, replay, actors, seen = carry
+            def block(now: SACState, x: tuple[Array, Any]) -> tuple[SACState, Array]:
                 act_key, learn_key = jax.random.split(x[0])
-                random = seen < self.start_steps
-                actors, rows = self._collect(env, learner, actors, act_key, fresh, x[1], random)
-                replay = replay_buffer.store(replay, rows.reshape(self.block, -1), seen)
-                learner = self._learn(env, learner, replay, seen + self.block, state, learn_key)
-                return (learner, replay, actors, seen + self.block), rows
+                actors, rows = self._collect(env, now, act_key, fresh, x[1])
+                return self.learn_block(env, now._replace(actors=actors), rows, learn_key), rows
 
             blocks = self.steps_per_env // self.block_length
             xs = jax.random.split(block_key, blocks), resets.reshape(blocks, self.block_length, *resets.shape[1:])
-            start = state.learner, state.replay, state.actors, state.env_steps
-            (learner, replay, actors, seen), rows = jax.lax.scan(block, start, xs)
-            losses = self._report(env, learner, replay, seen, state, report_key)
+            now, rows = jax.lax.scan(block, state._replace(key=key), xs)
             episodes = self._episodes(env, rows.reshape(self.steps_per_env, *rows.shape[2:]), before)
-            return self._finish(state, learner, replay, actors, key, losses, episodes)
+            return self.finish(env, state, now, episodes, report_key)
 
-    def _finish(
-        self,
-        before: SACState,
-        learner: Learner,
-        replay: Array,
-        actors: Actors,
-        key: Array,
-        losses: Scalars,
-        episodes: Episodes,
+    def precision(self) -> AbstractContextManager[Any]:
+        """While entered, products run as precisely as asked for."""
+        return jax.default_matmul_precision(self.matmul_precision)
+
+    def learn_block(
+        self, env: Environment, state: SACState, rows: Float[Array, "time env record"], key: Array
+    ) -> SACState:
+        """The block's steps are stored, and its gradient steps taken."""
+        seen = state.env_steps + self.block
+        replay = replay_buffer.store(state.replay, rows.reshape(self.block, -1), state.env_steps)
+        learner = self._learn(env, state.learner, replay, seen, state, key)
+        return state._replace(learner=learner, replay=replay, env_steps=seen)
+
+    def finish(
+        self, env: Environment, before: SACState, now: SACState, episodes: Episodes, key: Array
     ) -> tuple[SACState, Metrics]:
-        alive = before.alive & all_finite((learner, losses))
-        after = before._replace(
-            learner=learner,
-            actors=actors,
-            window=before.window.add(episodes),
-            key=key,
-            iteration=before.iteration + 1,
-            env_steps=before.env_steps + self.steps_per_iteration,
-        )
+        """The end of an iteration that has led from `before` to `now`, in which `episodes` have ended."""
+        losses = self._report(env, now.learner, now.replay, now.env_steps, now, key)
+        alive = before.alive & all_finite((now.learner, losses))
+        after = now._replace(window=before.window.add(episodes), iteration=before.iteration + 1)
         # The replay is left out: to keep the old one as well would take twice the memory.
         after, old = (state._replace(replay=jnp.zeros(())) for state in (after, before))
-        after = choose(alive, after, old)._replace(replay=replay, alive=alive)
+        after = choose(alive, after, old)._replace(replay=now.replay, alive=alive)
         episodes = episodes._replace(finished=episodes.finished & alive)
         return after, Metrics(summary(after, self.window) | losses, episodes)
 
+    def actor(self, env: Environment, state: SACState) -> tuple[Layers, Bool[Array, ""]]:
+        """What `sample` needs of the state."""
+        return state.learner.params["policy"], state.env_steps < self.start_steps
+
+    def sample(
+        self, policy: Layers, random: Bool[Array, ""], inputs: Inputs, memory: Memory, noise: Array
+    ) -> tuple[Float[Array, "*batch action"], Memory]:
+        """The action that standard normal `noise` leads to: the policy's, or at first a uniformly random one."""
+        action, _ = soft_networks.act(policy, inputs.obs, noise)
+        return jnp.where(random, 2 * jax.scipy.special.ndtr(noise) - 1, action), memory
+
     def _collect(
-        self, env: Environment, learner: Learner, actors: Actors, key: Array, fresh: Any, resets: Any, random: Array
+        self, env: Environment, state: SACState, key: Array, fresh: Any, resets: Any
     ) -> tuple[Actors, Float[Array, "time env record"]]:
         noise = jax.random.normal(key, (self.block_length, self.num_envs, env.action_size))
-
-        def act(inputs: Inputs, memory: Memory, noise: Array) -> tuple[Array, Memory]:
-            action, _ = soft_networks.act(learner.params["policy"], inputs.obs, noise)
-            uniform = 2 * jax.scipy.special.ndtr(noise) - 1
-            return jnp.where(random, uniform, action), memory
+        actor = self.actor(env, state)
 
         def step(actors: Actors, x: tuple[Array, Any]) -> tuple[Actors, Array]:
-            after, ended, row = rollout._step(env, act, actors, x[0])
-            return rollout._reset(after, ended, fresh(x[1])), row
+            after, ended, row = rollout.step_all(env, lambda *step: self.sample(*actor, *step), actors, x[0])
+            return rollout.begin_again(after, ended, fresh(x[1])), row
 
-        return jax.lax.scan(step, actors, (noise, resets))
+        return jax.lax.scan(step, state.actors, (noise, resets))
 
     def _learn(
         self, env: Environment, learner: Learner, replay: Array, seen: Array, state: SACState, key: Array
@@ -274,7 +277,7 @@ class SAC(SoftSettings):
         steps = jnp.broadcast_to(time * self.num_envs, return_.shape)
         episodes = Episodes(terminated + truncated > 0, steps, return_, cost)
         if env.fixed_length:
-            episodes = rollout._rows_with_an_end(episodes, env.horizon, before)
+            episodes = rollout.rows_with_an_end(episodes, env.horizon, before)
         return jax.tree.map(jnp.ravel, episodes)
 
     def policy_state(self, state: SACState) -> SoftPolicy:

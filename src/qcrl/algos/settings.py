@@ -121,6 +121,8 @@ class Settings:
         for name in ("discount", "advantage_decay", "cost_advantage_decay", "target_decay", "gain_smoothing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} is {getattr(self, name)}, but must lie between 0 and 1")
+        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
+            raise UserError(f"hidden_sizes is {self.hidden_sizes}, but must be at least one size, each from 1 on")
         if self.steps_per_env % self.chunk_length:
             raise UserError(
                 f"steps_per_env is {self.steps_per_env}, but must be a multiple of chunk_length ({self.chunk_length})"

@@ -46,6 +46,8 @@ class SoftSettings:
                 raise UserError(f"{name} is {value!r}, but must be one of {', '.join(choices)}")
             if hint is int and value < (0 if name == "start_steps" else 1):
                 raise UserError(f"{name} is {value}, but must be at least {0 if name == 'start_steps' else 1}")
+        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
+            raise UserError(f"hidden_sizes is {self.hidden_sizes}, but must be at least one size, each from 1 on")
         for name in ("discount", "polyak"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} is {getattr(self, name)}, but must lie between 0 and 1")

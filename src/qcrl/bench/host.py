@@ -15,6 +15,7 @@ from qcrl import compilation
 from qcrl.algos import preset
 from qcrl.bench import hardware, print_table
 from qcrl.envs.host import open_host
+from qcrl.errors import UserError
 from qcrl.host_rollout import HostRollout
 from qcrl.policy import Interface
 
@@ -48,6 +49,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    if min(args.workers) < 0 or min(args.num_envs, args.steps) < 1:
+        raise UserError("workers must be from 0 on, num_envs and steps from 1 on")
     compilation.use_cache()
     print(f"{hardware()}; qcpo, preset fast, {args.num_envs} environments that take {1000 * SECONDS:g} ms a step\n")
     rows = []
@@ -69,8 +72,8 @@ def measure(workers: int, num_envs: int, steps: int) -> tuple[float, float]:
     )
     with closing(host.fleet(num_envs, workers)) as fleet:
         rollout = HostRollout(algorithm, host, fleet, [0])
-        actor, normaliser, _, words, env_steps = rollout.prepare(state)
-        policy = jax.device_put((actor, normaliser), rollout.cpu)
+        actor, _, words, env_steps = rollout.prepare(state)
+        policy = jax.device_put(actor, rollout.cpu)
         rollout.collect(policy, np.asarray(words), np.asarray(env_steps))  # compiled by this one
         start = time.perf_counter()
         rows, _ = rollout.collect(policy, np.asarray(words), np.asarray(env_steps))

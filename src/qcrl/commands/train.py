@@ -94,6 +94,8 @@ def run(args: argparse.Namespace) -> int:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true".strip()
     if args.resume and args.out is None:
         raise UserError("--resume needs to know which run; give its folder with --out")
+    if args.resume and args.algo is None and not (Path(args.out) / "config.json").exists():
+        raise UserError(f"there is no run in {args.out}; give the folder of the run to continue")
     if args.env is None and _is_environment(args.algo or ""):
         args.algo, args.env = None, args.algo
     given = _with_defaults(args)

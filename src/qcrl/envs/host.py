@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,7 +16,8 @@ from qcrl.envs.workers import Workers
 from qcrl.errors import UserError
 
 ASSUMED_HORIZON = 1000
-"""Where an environment states no time limit. Only how many fresh episodes a verdict is based on follows from it."""
+"""Where an environment states no time limit. How many fresh episodes a verdict is based on follows from it, and for WCSAC
+what the limit is worth to critics that discount."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +76,10 @@ class Host:
 
     def __str__(self) -> str:
         how = "found automatically" if self.found else "as given"
-        return f"{self.id}: the cost is {self.source} ({how}); {self.actions}; {self.observation_size} observed numbers"
+        return (
+            f"{self.id}: the cost is {self.source} ({how}); {self.actions}; {self.observation_size} observed numbers; "
+            f"episodes are taken to last {self.horizon:,} steps at most"
+        )
 
 
 class _Kept(Local):
@@ -153,8 +155,6 @@ def _try(env: Any, actions: Actions, source: CostSource | None, env_id: str) -> 
 def maker(text: str) -> Callable[[], Any]:
     """Gymnasium's id, or module:function."""
     name = text.partition(":")[2]
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # `python script.py` sees its modules, and so shall the command line
     if name.isidentifier():
         return costs.load(text, "env")
     try:
