@@ -130,7 +130,7 @@ def test_a_run_whose_checkpoints_are_all_torn_is_left_alone(fake, tmp_path):
     for path in (run.path / "checkpoints").iterdir():
         path.write_bytes(path.read_bytes()[:50])
     before = (run.path / "metrics.csv").read_bytes()
-    with pytest.raises(UserError, match="no checkpoint in .* can be read"):
+    with pytest.raises(UserError, match=r"no checkpoint in .* can be read"):
         train(run.path, steps=200, resume=True)
     assert (run.path / "metrics.csv").read_bytes() == before
 
