@@ -27,7 +27,7 @@ def test_float64_parity(script):
 def test_episode_statistics_agree(id):
     """The small version of `qcrl bench parity`: six comparisons at 99.9%."""
     ours = jax_episodes(id, "seeker", 200, seed=11)
-    theirs = mujoco_episodes(id, "seeker", 60, seed=11, processes=1)
+    theirs = mujoco_episodes(id, "seeker", 30, seed=11, processes=1)
     for comparison in compare(ours, theirs, seed=11):
         assert comparison.agrees, comparison
 
