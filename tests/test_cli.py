@@ -91,6 +91,7 @@ def test_lists_of_what_there_is(call):
         ("train --resume --out mistyped", "there is no run in mistyped"),
         ("train --out /dev/null/run", "cannot write to /dev/null/run"),
         ("bench speed", "invalid choice: 'speed'"),
+        ("bench env --tasks x", "unrecognized arguments: --tasks x"),
         ("bench host --workers -1", "workers must be from 0 on"),
     ],
 )

@@ -7,12 +7,12 @@ import platform
 from collections.abc import Sequence
 
 
-def main(what: str, *options: str) -> int:
-    """Runs `qcrl bench WHAT OPTIONS`."""
+def main(what: str, *options: str, parser: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> int:
+    """Runs `qcrl bench WHAT OPTIONS`. `parser` says what happens to mistakes in the options."""
     module = importlib.import_module(f"qcrl.bench.{what}")
-    parser = argparse.ArgumentParser(prog=f"qcrl bench {what}", description=module.__doc__)
-    module.add_options(parser)
-    return module.run(parser.parse_args(list(options))) or 0
+    made = parser(prog=f"qcrl bench {what}", description=module.__doc__)
+    module.add_options(made)
+    return module.run(made.parse_args(list(options))) or 0
 
 
 def hardware() -> str:

@@ -3,7 +3,6 @@
 import argparse
 
 from qcrl.cli import Handler, Parser
-from qcrl.errors import UserError
 
 SUBJECTS = ("env", "parity", "train", "host")
 
@@ -15,8 +14,6 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        from qcrl import bench  # type: ignore[attr-defined]
-    except ImportError as error:
-        raise UserError(f"this installation has no benchmarks ({error})") from error
-    return bench.main(args.what, *args.options) or 0
+    from qcrl import bench  # not above: --help need not wait for JAX
+
+    return bench.main(args.what, *args.options, parser=Parser)
