@@ -154,7 +154,7 @@ def test_a_torn_certificate_is_a_user_error(run, capsys, content, message):
         ("--promise 0", "probability is 0.0"),
         ("--expected 0.1", "expected is 0.1"),
         ("--seed 9", "has no seed 9"),
-        ("--selection-episodes 0", "episodes is 0"),
+        ("--selection-episodes 0", "selection_episodes is 0, but choosing among 3 seeds"),
         ("--verify nowhere.json", "cannot read nowhere.json"),
     ],
 )

@@ -48,6 +48,14 @@ def test_a_figure_draws_the_means_the_targets_and_a_legend_that_covers_nothing(t
     assert not any(legend.overlaps(axes.get_window_extent()) for axes in drawn.axes)
 
 
+@pytest.mark.parametrize(("other", "scale"), [(20, "linear"), (31, "symlog"), (0, "linear")])
+def test_multipliers_of_very_different_size_share_a_logarithmic_axis(tmp_path, other, scale):
+    path = tmp_path / "two.csv"
+    path.write_text(f"{HEADER}0,0.1,15,1,100,1,9,0.1,1\n0,0.2,15,1,100,1,9,0.1,{other}\n")
+    [axes] = figure(read_curves([path]), ["multiplier"]).axes
+    assert axes.get_yscale() == scale
+
+
 def test_one_column_per_environment_and_one_look_per_label(trained, tmp_path):
     other = tmp_path / "other"
     other.mkdir()

@@ -44,6 +44,19 @@ def test_a_run_without_policies_or_results_has_a_page(trained, tmp_path):
     assert data["evaluations"][0]["name"] == "last 100 training episodes per seed"
 
 
+def test_what_is_torn_is_named_and_the_rest_is_shown(evaluated, tmp_path):
+    whole = json.loads((evaluated.path / "evaluation-jax.json").read_text())
+    (evaluated.path / "evaluation-mujoco.json").write_text(json.dumps({**whole, "pooled": [{}]}))
+    shutil.copy(evaluated.path / "evaluation-jax.csv", evaluated.path / "evaluation-mujoco.csv")
+    (evaluated.path / "evaluation-host.json").write_text('{"engine": "ho')
+    (evaluated.path / "certificate-seed1-p0.1-d15.json").write_text("{}")
+    data = numbers(report([evaluated.path], tmp_path / "report.html", replays=[]))
+    assert [each["rows"] for each in data["evaluations"]] == [whole["per_lane"]]
+    assert [each["file"] for each in data["certificates"]] == ["certificate-seed0-p0.1-d15.json"]
+    named = [re.search(r"[\w.-]+\.json", problem)[0] for problem in data["problems"]]
+    assert named == ["evaluation-host.json", "evaluation-mujoco.json", "certificate-seed1-p0.1-d15.json"]
+
+
 def test_text_in_the_data_cannot_end_its_element():
     assert "</script><b>" not in page({"name": "</script><b>"})
     assert '"value":null' in page({"value": float("nan")})
@@ -68,6 +81,7 @@ def browser(tmp_path):
 
 def test_in_a_browser(evaluated, tmp_path, browser, capsys):
     out = tmp_path / "report.html"
+    (evaluated.path / "certificate-seed1-p0.1-d15.json").write_text("{")
     assert main(["report", str(evaluated.path), "--episodes", "3", "--out", str(out)]) == 0
     browser.get(out.as_uri())
     run = browser.execute_script
@@ -93,6 +107,7 @@ def test_in_a_browser(evaluated, tmp_path, browser, capsys):
         assert shown[5:] == pytest.approx([row["weibull"]["outage"], row["gaussian"]["outage"]], abs=0.000051)
     assert texts("#certificates strong") == ["Violated"]
     assert "211 outages in 1340 episodes" in find(".card").text
+    assert "certificate-seed1-p0.1-d15.json is torn" in find("#runs .over").text
     assert "at most 0.1749, and at least 0.1412" in find(".card").text
 
     lines = "return document.querySelectorAll('#curves .line').length"

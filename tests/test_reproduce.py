@@ -12,6 +12,7 @@ from scipy.stats import binomtest, t, weibull_min
 
 from qcrl import UserError, cli, make
 from qcrl.algos.quantile_advantage import CostDistribution
+from qcrl.envs import render
 from qcrl.policy import Interface, Policy
 from qcrl.quantiles import grid
 from qcrl.reproduce import FIGURES, claims, main, reproduce, scaled, tail, tail_rollouts, two_path
@@ -80,6 +81,11 @@ def test_claims_are_judged_by_intervals_over_seeds(tmp_path):
     ]
     bottom, top = claims.interval(np.array(spread))
     assert (bottom, top) == pytest.approx(t.interval(0.95, 2, 0.1, 0.01 / np.sqrt(3)))
+
+
+def test_routes_have_the_colours_of_the_film():
+    lines = two_path.draw([]).axes[0].lines[:3:2]  # a line at the mean follows each density
+    assert [tuple(np.round(255 * line.get_color()).astype(int)) for line in lines] == list(render.ROUTES)
 
 
 def test_without_runs_nothing_is_claimed(tmp_path):

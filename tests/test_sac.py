@@ -68,6 +68,16 @@ def test_critics_learn_the_known_value(trained):
     assert jnp.max(jnp.abs(values - exact)) < 0.15
 
 
+def test_half_precision_gives_nearly_the_same_values(trained):
+    _, _, state, _ = trained
+    critics = state.learner.params["critics"]
+    obs, action = jnp.linspace(-0.8, 0.8, 9)[:, None], jnp.full((9, 1), 0.3)
+    rough = soft_networks.rate(SAC(matmul_precision="bfloat16").computing(critics), obs, action)
+    assert rough.dtype == jnp.float32
+    difference = jnp.abs(rough - soft_networks.rate(critics, obs, action))
+    assert 0 < jnp.max(difference) < 0.03
+
+
 def test_every_episode_is_reported_once(trained):
     algorithm, _, state, metrics = trained
     assert metrics.episodes.finished.all()
@@ -134,7 +144,7 @@ def test_replay_is_compared_with_what_each_device_has_free():
         ({"polyak": 1.5}, "polyak is 1.5"),
         ({"steps_per_env": 30}, "multiple of block_length"),
         ({"steps_per_update": 7}, "multiple of steps_per_update"),
-        ({"matmul_precision": "float16"}, "must be one of float32, tensorfloat32"),
+        ({"matmul_precision": "float16"}, "must be one of float32, tensorfloat32, bfloat16"),
     ],
 )
 def test_mistakes_in_hyper_parameters(changed, message):

@@ -40,6 +40,7 @@ environments = ["TwoPathEnv-v0"]
 [algorithms.overrides]
 epochs = 3
 """
+TABLES = TEXT[TEXT.index("[overrides]") :]
 
 
 def write(path, text):
@@ -79,6 +80,24 @@ def test_a_grid_is_algorithms_by_environments(tmp_path):
         ('name = "ppo_lag"', 'name = "qcpo"\npreset = "authors"', 14, "label", "two cells TwoPathEnv-v0/qcpo-authors"),
         ('preset = "authors"', 'label = "a/b"', 12, "label", "folder"),
         ("[overrides]\nepochs = 2", "overrides = 3", 7, "overrides", "a table"),
+        ("epochs = 2", "window = 3\n'epochs' = 0", 9, "epochs", "at least 1"),
+        ("[overrides]\nepochs = 2", "overrides.window = 3\noverrides.epochs = 1.5", 8, "epochs", "a whole number"),
+        ("[overrides]\nepochs = 2", 'overrides = {hidden_sizes = [\n64], "epoch" = 2}', 8, "epoch", "epochs"),
+        ("epochs = 2", "seeds = 2", 8, "seeds", "no hyper-parameter 'seeds'"),
+        ("epochs = 3", "steps_per_env = 7", 20, "steps_per_env", "7"),
+        ("epochs = 3", "driver = 'none'", 20, "driver", "one of"),
+        (
+            '["TwoPathEnv-v0", "DynamicEnv-v0"]',
+            "[  # two ]\n'TwoPathEnv-v0',\n'DynamoEnv-v0',\n]",
+            3,
+            "environments",
+            "Dyn",
+        ),
+        ("[0.1, 0.2]", "[\n0.1,\n2]", 4, "probabilities", "between 0 and 1"),
+        ("[0.1, 0.2]", "1.5", 2, "probabilities", "between 0 and 1"),
+        ('name = "qcpo"', "", 10, "name", "no algorithm ''"),
+        (TABLES, "algorithms = ['qcpo',\n'ppolag']", 8, "algorithms", "did you mean ppo_lag"),
+        (TABLES, "algorithms = ['qcpo', {\"name\" = 'ppo_lag'},\n{name = 'qcpo'}]", 8, "label", "two cells"),
     ],
 )
 def test_a_wrong_grid_names_its_line_and_key(tmp_path, old, new, line, key, problem):
@@ -90,8 +109,9 @@ def test_a_wrong_grid_names_its_line_and_key(tmp_path, old, new, line, key, prob
 
 
 def test_a_file_that_is_no_grid(tmp_path):
-    with pytest.raises(UserError, match="line 2"):
-        read_grid(write(tmp_path / "grid.toml", "seeds = 1\nseeds = 2\n"))
+    for text in ("seeds = 1\nseeds = 2\n", "seeds = 1\nlimits = [1,\n"):
+        with pytest.raises(UserError, match="line 2"):
+            read_grid(write(tmp_path / "grid.toml", text))
     with pytest.raises(UserError, match="algorithms"):
         read_grid(write(tmp_path / "grid.toml", "seeds = 1\n"))
     with pytest.raises(UserError, match="cannot be read"):
@@ -220,8 +240,10 @@ def test_a_lane_does_not_depend_on_the_other_learning_rates(tmp_path):
     assert [row.learning_rate for row in qcrl.evaluate(run, 20, progress=False).per_lane] == [1e-3, 1e-2]
 
 
-def test_unknown_engines_and_options(tmp_path):
+def test_unknown_engines_and_options(tmp_path, capsys):
     with pytest.raises(UserError, match="local, ray"):
         sweep(GRID, tmp_path, "slurm")
     with pytest.raises(UserError, match="Ray engine"):
         sweep(GRID, tmp_path, gpus=1)
+    assert cli.main(["sweep", str(write(tmp_path / "grid.toml", TEXT)), "--gpus", "0", "--retries", "0"]) == 2
+    assert "gpus, retries belongs to the Ray engine" in capsys.readouterr().err

@@ -5,11 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from qcrl import UserError
 from qcrl.sweeps import sweep
 from qcrl.sweeps.groups import progress
 from sweep_grids import GRID, rows
 
 ray = pytest.importorskip("ray")
+ray_engine = pytest.importorskip("qcrl.sweeps.ray_engine")
 
 
 @pytest.fixture(scope="module")
@@ -17,11 +19,25 @@ def cluster():
     """A head without room for work, and a node with room for two groups."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, connect=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    quick = {"health_check_period_ms": 500, "health_check_failure_threshold": 3}  # else a death is noticed after 20 s
+    options = {"num_cpus": 0, "include_dashboard": False, "_system_config": quick}
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args=options)
     cluster.doomed = cluster.add_node(num_cpus=2)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+def test_what_no_machine_has_is_refused(cluster):
+    assert ray_engine.resources(2, None) == {"num_cpus": 2, "num_gpus": 0.0}
+    for cpus, gpus, problem in (
+        (3, None, "of one machine"),
+        (1, 1, "of one machine"),
+        (1, 1.5, "a part"),
+        (-1, 0, "-1"),
+    ):
+        with pytest.raises(UserError, match=problem):
+            ray_engine.resources(cpus, gpus)
 
 
 def test_a_cluster_that_loses_a_node_gets_the_rows_of_one_machine(cluster, tmp_path):

@@ -277,6 +277,8 @@ def test_progress_shows_the_outage_against_its_target(fake, tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "compiling fake for 2 lanes"
     assert "(asked 0.1|0.2)" in lines[-1]
+    train(tmp_path / "limits", constraint=[Outage(limit, p) for p in (0.1, 0.2) for limit in (15, 20)])
+    assert "(asked 0.1|0.1|0.2|0.2, limit 15|20|15|20)" in capsys.readouterr().err
     assert all(word in lines[-1] for word in ("100%", "return", "multiplier", "steps/s", "left"))
     train(tmp_path / "quiet", progress=False)
     assert capsys.readouterr().err == ""

@@ -45,15 +45,23 @@ def evaluated(trained, tmp_path):
     certificate = {
         "verdict": "violated",
         "policy_sha256": "0123456789abcdef" * 4,
-        "environment": "TwoPathEnv-v0",
+        "environment": {"id": "TwoPathEnv-v0"},
         "engine": "jax",
+        "deterministic": False,
         "limit": LIMIT,
         "probability": 0.1,
+        "trained_probability": 0.1,
         "confidence": 0.95,
         "episodes": 1340,
         "outages": 211,
         "upper_bound": 0.17488,
         "lower_bound": 0.14122,
+        "candidates": 1,
+        "selection_episodes": 0,
+        "certified_together": 1,
+        "episode_seed": 7,
+        "versions": {},
+        "seed": 0,
     }
     (run.path / "certificate-seed0-p0.1-d15.json").write_text(json.dumps(certificate))
     return run

@@ -135,17 +135,18 @@ class Evaluation:
 
 def evaluations(run: Run) -> list[Evaluation]:
     """Every evaluation in the folder; without one, the most recent training episodes."""
-    found = []
-    for path in sorted(run.path.glob("evaluation-*.json")):
-        content = read_json(path)
-        try:
-            kind = "deterministic actions" if content["deterministic"] else "drawn actions"
-            name = f"{content['episodes']:,} fresh episodes per seed, {content['engine']} engine, {kind}"
-            table = read_table(path.with_suffix(".csv"))
-            found.append(Evaluation(name, content["per_lane"], content["pooled"], table))
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{path} is no evaluation of this version ({error!r}); evaluate the run again") from None
-    return found or [recent_training(run)]
+    return [read_evaluation(path) for path in sorted(run.path.glob("evaluation-*.json"))] or [recent_training(run)]
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """The evaluation in this JSON file, with the episodes in the CSV file beside it."""
+    content = read_json(path)
+    try:
+        kind = "deterministic actions" if content["deterministic"] else "drawn actions"
+        name = f"{content['episodes']:,} fresh episodes per seed, {content['engine']} engine, {kind}"
+        return Evaluation(name, content["per_lane"], content["pooled"], read_table(path.with_suffix(".csv")))
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is no evaluation of this version ({error!r}); evaluate the run again") from None
 
 
 def recent_training(run: Run) -> Evaluation:
@@ -181,11 +182,6 @@ def empirical_survival(costs: Float[np.ndarray, " episodes"]) -> tuple[np.ndarra
     """Corners of the staircase Pr(cost > x): after each distinct cost, the share of episodes that cost more."""
     x, counts = np.unique(costs, return_counts=True)
     return np.append(0.0, x), np.append(1.0, 1 - np.cumsum(counts) / len(costs))
-
-
-def certificates(run: Run) -> list[dict[str, Any]]:
-    """The certificates in the folder, each with its file name."""
-    return [{"file": path.name, **read_json(path)} for path in sorted(run.path.glob("certificate-*.json"))]
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -139,6 +139,11 @@ def certify_all(
         raise UserError(f"confidence is {confidence}, but it must lie strictly between 0 and 1; 0.95 means 95%")
     run = run if isinstance(run, Run) else load(run)
     groups = _candidates(choose_lanes(run, seed, probability, limit), every_seed)
+    if selection_episodes < 1 and max(map(len, groups)) > 1:
+        raise UserError(
+            f"selection_episodes is {selection_episodes}, but choosing among {max(map(len, groups))} seeds takes at least "
+            "1 episode each; give more, or certify one seed (seed) or each of them (every_seed)"
+        )
     play = Player(run, env, engine, deterministic, processes, progress)
     console = Console(stderr=True, quiet=not progress)
     each = 1 - (1 - confidence) / len(groups)

@@ -1,7 +1,9 @@
 """The command line, a thin layer over the public names. A command is a file in commands/ and a line in COMMANDS."""
 
 import argparse
+import difflib
 import os
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -34,7 +36,10 @@ class Parser(argparse.ArgumentParser):
     """Mistakes are one sentence, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see {self.prog} --help")
+        other, _, typed = message.partition("unrecognized arguments: ")
+        near = difflib.get_close_matches(re.split("[ =]", typed)[0], [] if other else self._option_string_actions, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"{message}; {hint}see {self.prog} --help")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,6 +19,8 @@ DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.2)), (0, (7, 2, 1.5, 2)))
 """Seven colours and four line styles repeat together only after 28 curves."""
 INK, GREY = "#282c34", "#6b7280"
 FORMATS = (".png", ".svg", ".pdf")
+SPREAD = 30
+"""Multipliers that end so many times apart share a logarithmic axis."""
 
 TITLES = {
     "episode_return": "return",
@@ -82,6 +84,8 @@ def figure(curves: Sequence[Curves], rows: Sequence[str] = KINDS["curves"], heig
             for each in shown:
                 _draw_curve(axes, each, name, styles[each.label])
             _draw_targets(axes, shown, name)
+            if name == "multiplier":
+                _fit_multipliers(axes, [each.over_seeds(name)[1][-1] for each in shown])
             if column == 0:
                 axes.set_ylabel(TITLES.get(name, name))
         panels[-1, column].xaxis.set_major_formatter(_steps)
@@ -119,6 +123,13 @@ def _draw_targets(axes: Axes, shown: Sequence[Curves], name: str) -> None:
         return
     for target in targets:
         axes.axhline(target, color=GREY, linewidth=1, linestyle=":", zorder=1)
+
+
+def _fit_multipliers(axes: Axes, ends: Sequence[float]) -> None:
+    positive = [end for end in ends if end > 0]
+    if positive and max(positive) > SPREAD * min(positive):
+        axes.set_yscale("symlog", linthresh=max(min(positive), max(positive) / 1e4))
+        axes.set_ylim(bottom=0)
 
 
 def _steps(value: float, _: Any = None) -> str:

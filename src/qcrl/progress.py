@@ -105,8 +105,13 @@ def summary(lanes: Sequence[Lane], scalars: dict[str, np.ndarray], steps_per_sec
             for setting in settings
         )
 
-    asked = "|".join(dict.fromkeys(f"{setting[0]:g}" for setting in settings))
+    columns = [[f"{value:g}" for value in column] for column in zip(*settings)]
+    asked = ", ".join(
+        f"{name} {'|'.join(column if len(set(column)) > 1 else column[:1])}"
+        for name, column in zip(("asked", "limit", "learning rate"), columns)
+        if name == "asked" or len(set(column)) > 1
+    )
     return (
-        f"outage {means('outage', '.3f')} (asked {asked})  return {means('episode_return', '.2f')}  "
+        f"outage {means('outage', '.3f')} ({asked})  return {means('episode_return', '.2f')}  "
         f"multiplier {means('multiplier', '.2f')}  {steps_per_second:,.0f} steps/s"
     )

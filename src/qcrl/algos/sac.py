@@ -161,7 +161,13 @@ class SAC(SoftSettings):
 
     def precision(self) -> AbstractContextManager[Any]:
         """While entered, products run as precisely as asked for."""
-        return jax.default_matmul_precision(self.matmul_precision)
+        return jax.default_matmul_precision("float32" if self.matmul_precision == "float32" else "tensorfloat32")
+
+    def computing(self, layers: Layers) -> Layers:
+        """The layers in the type in which gradient steps compute."""
+        if self.matmul_precision != "bfloat16":
+            return layers
+        return jax.tree.map(lambda x: x.astype(jnp.bfloat16), layers)
 
     def learn_block(
         self, env: Environment, state: SACState, rows: Float[Array, "time env record"], key: Array
@@ -215,12 +221,16 @@ class SAC(SoftSettings):
         updates = self.block // self.steps_per_update
         draws = self._draw(env, replay, seen, key, updates)
         rates = self.rates(state.learning_rate)
+        learning = seen > self.start_steps
 
         def gradient_step(learner: Learner, draw: tuple[Array, Array]) -> tuple[Learner, None]:
             gradient, _ = jax.grad(self._loss, argnums=1, has_aux=True)(
                 env, learner.params, learner.targets, draw, state.limit, state.probability
             )
+            # Without gradients Adam stands still, but for its count. To choose between learners would copy both.
+            gradient = jax.tree.map(lambda g: jnp.where(learning, g, 0.0), gradient)
             step, optimiser = OPTIMISER.update(gradient, learner.optimiser)
+            optimiser = optimiser._replace(count=jnp.where(learning, optimiser.count, 0))
             params = {
                 name: jax.tree.map(lambda p, u, rate=rates[name]: p - rate * u, part, step[name])
                 for name, part in learner.params.items()
@@ -228,8 +238,7 @@ class SAC(SoftSettings):
             targets = optax.incremental_update(params["critics"], learner.targets, 1 - self.polyak)
             return Learner(params, targets, optimiser), None
 
-        learned, _ = jax.lax.scan(gradient_step, learner, draws)
-        return choose(seen > self.start_steps, learned, learner)
+        return jax.lax.scan(gradient_step, learner, draws)[0]
 
     def _draw(self, env: Environment, replay: Array, seen: Array, key: Array, updates: int) -> tuple[Array, Array]:
         """Records and noise for both of the policy's actions."""
@@ -241,12 +250,13 @@ class SAC(SoftSettings):
         self, env: Environment, params: Params, targets: Layers, draw: tuple[Array, Array], limit: Array, level: Array
     ) -> tuple[Float[Array, ""], Scalars]:
         """The sum of all losses; each reaches the parameters of its own part only."""
+        params = params | {name: self.computing(params[name]) for name in ("policy", "critics")}
         batch, fixed = read_records(env, draw[0]), jax.lax.stop_gradient(params)
         temperature = jax.nn.softplus(params["temperature"])
         now_and_next = soft_networks.act(params["policy"], jnp.stack([batch.obs, batch.next_obs]), draw[1])
         action, log_prob = (x[0] for x in now_and_next)
         next_action, next_log_prob = (jax.lax.stop_gradient(x[1]) for x in now_and_next)
-        next_values = soft_networks.rate(targets, batch.next_obs, next_action)
+        next_values = soft_networks.rate(self.computing(targets), batch.next_obs, next_action)
         values = soft_networks.rate(params["critics"], batch.obs, batch.action)
         rated = soft_networks.rate(fixed["critics"], batch.obs, action)
         soft_value = jnp.min(next_values[:2], axis=0) - jax.nn.softplus(fixed["temperature"]) * next_log_prob

@@ -30,11 +30,15 @@ def apply(layers: Layers, x: Float[Array, "*batch input"]) -> Float[Array, "copy
     """All copies of a ReLU network on the same input.
 
     The first kernel is [input, copy, output], so that one product serves all copies; the others are [copy, input, output].
+    Everything before the last product is of the kernels' type; the result is float32.
     """
+    x = x.astype(layers[0]["kernel"].dtype)
     out: Any = jnp.einsum("...i,ico->c...o", x, layers[0]["kernel"]) + _over_batch(layers[0]["bias"], x.ndim)
-    for layer in layers[1:]:
+    for layer in layers[1:-1]:
         out = jnp.einsum("c...i,cio->c...o", jax.nn.relu(out), layer["kernel"]) + _over_batch(layer["bias"], x.ndim)
-    return out
+    last = layers[-1]
+    out = jnp.einsum("c...i,cio->c...o", jax.nn.relu(out), last["kernel"], preferred_element_type=jnp.float32)
+    return out + _over_batch(last["bias"].astype(jnp.float32), x.ndim)
 
 
 def _over_batch(bias: Float[Array, "copy output"], ndim: int) -> Array:

@@ -36,8 +36,8 @@ class SoftSettings:
     """Sizes of the ReLU layers of every network."""
     window: int = 100
     """Most recent episodes that metrics are taken over."""
-    matmul_precision: Literal["float32", "tensorfloat32"] = "tensorfloat32"
-    """Type in which an accelerator multiplies matrices; a CPU computes in float32."""
+    matmul_precision: Literal["float32", "tensorfloat32", "bfloat16"] = "tensorfloat32"
+    """Type in which an accelerator multiplies matrices; a CPU computes in float32 unless bfloat16 is asked for."""
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():

@@ -27,7 +27,10 @@ def add_options(parser: Parser) -> None:
     group.add_argument("--shared", action="store_true", help="all nodes see the sweep's folder (default: off)")
     group.add_argument("--cpus", type=float, metavar="N", help="CPUs that a group reserves (default: 1)")
     group.add_argument(
-        "--gpus", type=float, metavar="N", help="GPUs that a group reserves (default: 1 where the cluster has any)"
+        "--gpus",
+        type=float,
+        metavar="N",
+        help="GPUs that a group reserves, 0 for CPUs alone (default: 1 where the cluster has any)",
     )
     group.add_argument("--retries", type=int, metavar="N", help="new starts after a dead worker or node (default: 10)")
 
@@ -35,7 +38,7 @@ def add_options(parser: Parser) -> None:
 def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """Those that were given; the engine has its own defaults."""
     given = {name: getattr(args, name) for name in ("address", "shared", "cpus", "gpus", "retries")}
-    return {name: value for name, value in given.items() if value not in (None, False)}
+    return {name: value for name, value in given.items() if value is not None and value is not False}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,5 +52,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{path}: failed: {failure}")
     done = len(result.groups) - len(result.failures)
     print(f"{done} of {len(result.groups)} groups are finished in {out}")
-    print(f"Next: qcrl plot {out}/*/*, qcrl report {out}/*/*")
+    depths = {group.path.count("/") for group in result.groups}
+    runs = f"{out}{depths.pop() * '/*'}/*/" if len(depths) == 1 else " ".join(f"{out}/{g.path}" for g in result.groups)
+    print(f"Next: qcrl plot {runs}, qcrl report {runs}")
     return 1 if result.failures or result.frozen else 0

@@ -20,6 +20,8 @@ Frame = UInt8[np.ndarray, "size size 3"]
 
 BLUE, GREEN, VERMILLION = (0, 114, 178), (0, 158, 115), (213, 94, 0)
 YELLOW, PURPLE = (240, 228, 66), (204, 121, 167)
+ROUTES = (VERMILLION, GREEN)
+"""Of the two-path example, in films, figures and reports alike."""
 INK, GREY, WHITE, PAPER = (40, 44, 52), (150, 155, 165), (255, 255, 255), (240, 242, 245)
 MARGIN = 0.4
 """How much of the world outside the placement square is shown, in metres."""
@@ -188,7 +190,7 @@ def _draw_two_paths(scene: TwoPathScene, size: int) -> Image.Image:
         bend = {0: 0.0, 1: 0.55, 2: -0.55}[route]
         return 1.5 * share - 0.75, bend * math.sin(math.pi * share)
 
-    for route, colour in ((1, VERMILLION), (2, GREEN)):
+    for route, colour in enumerate(ROUTES, 1):
         shade = _pale(colour, 1.0 if scene.route in (0, route) else 0.3)
         pen.line([place(route, i / 40) for i in range(41)], shade, 3)
         for i in range(1, scene.length):

@@ -5,19 +5,21 @@ The page is template.html with style.css, the scripts and the numbers written in
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from qcrl import __version__, analysis, replay
 from qcrl.analysis import Curves, Evaluation
+from qcrl.certificates import read_certificate
 from qcrl.envs import ENVIRONMENT_IDS, TASKS
-from qcrl.envs.render import Scene, TwoPathScene
+from qcrl.envs.render import ROUTES, Scene, TwoPathScene
 from qcrl.errors import UserError
-from qcrl.plots import KINDS, TITLES
+from qcrl.plots import KINDS, SPREAD, TITLES
 from qcrl.runs import Run, load
 
 CURVE_POINTS = 400
@@ -28,6 +30,7 @@ SCRIPTS = ("charts.js", "replay.js", "report.js")
 TASK_SIZES = ("extent", "goal_size", "hazard_size", "button_size", "gremlin_size")
 
 Progress = Callable[[str], None]
+T = TypeVar("T")
 
 
 def report(
@@ -69,22 +72,36 @@ def content(
     """All that the page shows."""
     runs = [load(path) for path in paths]
     names = _names(runs)
+    problems: list[str] = []
     return {
         "version": __version__,
         "titles": TITLES,
+        "spread": SPREAD,
         "columns": [*KINDS["curves"], *KINDS["multiplier"]],
         "runs": [_run(run, name) for run, name in zip(runs, names)],
         "curves": [_curve(curves) for curves in analysis.read_curves(paths)],
-        "evaluations": [
-            _evaluation(evaluation, name) for run, name in zip(runs, names) for evaluation in analysis.evaluations(run)
-        ],
+        "evaluations": [each for run, name in zip(runs, names) for each in _evaluations(run, name, problems)],
         "certificates": [
-            {"run": name, **certificate} for run, name in zip(runs, names) for certificate in analysis.certificates(run)
+            {"run": name, "file": path.name, **asdict(certificate)}
+            for run, name in zip(runs, names)
+            for path, certificate in _whole(read_certificate, run.path.glob("certificate-*.json"), problems)
         ],
         "replays": [
             each for run, name in zip(runs, names) for each in _replays(run, name, replays, episodes, engine, progress)
         ],
+        "problems": problems,
     }
+
+
+def _whole(read: Callable[[Path], T], paths: Iterable[Path], problems: list[str]) -> Iterator[tuple[Path, T]]:
+    """What these files hold; what is wrong with one does not keep the others from being shown."""
+    for path in sorted(paths):
+        try:
+            yield path, read(path)
+        except UserError as error:
+            problems.append(str(error))
+        except (LookupError, TypeError, ValueError) as error:
+            problems.append(f"{path} is not whole ({error!r}); write it again or remove it")
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
@@ -122,6 +139,12 @@ def _curve(curves: Curves) -> dict[str, Any]:
         "seeds": len(curves.seeds),
         "columns": columns,
     }
+
+
+def _evaluations(run: Run, name: str, problems: list[str]) -> list[dict[str, Any]]:
+    read = lambda path: _evaluation(analysis.read_evaluation(path), name)
+    found = [each for _, each in _whole(read, run.path.glob("evaluation-*.json"), problems)]
+    return found or [_evaluation(analysis.recent_training(run), name)]
 
 
 def _evaluation(evaluation: Evaluation, run: str) -> dict[str, Any]:
@@ -192,6 +215,7 @@ def _scenes(scenes: Sequence[Scene | TwoPathScene]) -> dict[str, Any]:
         paths = [scene for scene in scenes if isinstance(scene, TwoPathScene)]
         return {
             "kind": "two paths",
+            "colours": [f"rgb{colour}" for colour in ROUTES],
             "length": first.length,
             "route": [scene.route for scene in paths],
             "position": [scene.position for scene in paths],

@@ -32,9 +32,9 @@ function ticks(low, high, count) {
   return found;
 }
 
-const decades = (low) => {
+const decades = (low, high) => {
   const found = [];
-  for (let k = 0; 10 ** k >= low * 0.999; k--) found.push(10 ** k);
+  for (let k = Math.floor(Math.log10(high)); 10 ** k >= low * 0.999; k--) found.push(10 ** k);
   return found;
 };
 
@@ -58,7 +58,7 @@ function drawChart(parent, chart) {
   };
   const path = (x, y) => x.map((v, i) => `${i ? "L" : "M"}${across(v).toFixed(1)} ${up(y[i]).toFixed(1)}`).join("");
   const parts = [`<text class="title" x="${box.left - 36}" y="13">${escaped(chart.title)}</text>`];
-  for (const y of chart.log ? decades(yLow) : ticks(yLow, yHigh, 5)) {
+  for (const y of chart.log ? decades(yLow, yHigh) : ticks(yLow, yHigh, 5)) {
     parts.push(`<line x1="${box.left}" x2="${box.right}" y1="${up(y)}" y2="${up(y)}" stroke="#e8ebef"/>`);
     parts.push(`<text x="${box.left - 6}" y="${up(y) + 4}" text-anchor="end">${short(y)}</text>`);
   }

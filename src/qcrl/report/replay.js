@@ -221,7 +221,8 @@ function drawTwoPaths(canvas, e, step) {
   pen.setTransform(1, 0, 0, 1, 0, 0);
   pen.clearRect(0, 0, size, size);
   const taken = e.route[step];
-  for (const [route, colour] of [[1, COLOURS.vermillion], [2, COLOURS.green]]) {
+  for (const route of [1, 2]) {
+    const colour = e.colours[route - 1];
     pen.globalAlpha = taken === 0 || taken === route ? 1 : 0.3;
     pen.strokeStyle = colour;
     pen.lineWidth = size * 0.014;

@@ -20,6 +20,7 @@ function showRuns() {
     data.runs.map((r) => ({
       cells: [r.name, r.label, r.environment, r.constraint, list(r.probabilities), list(r.limits), r.seeds, short(r.steps), r.versions.qcrl || "–", r.versions.device || "–"],
     })));
+  for (const problem of data.problems) element("p", section("runs"), { class: "note over" }, `Left out: ${problem}`);
 }
 
 function showCurves() {
@@ -59,8 +60,10 @@ function drawColumn(panels, name, curves, labels) {
   const floor = name === "episode_return" ? lowest : 0;
   const room = 0.12 * (highest - floor || 1);
   const yHigh = name === "outage" ? Math.min(1, highest + room) : highest + room;
-  const yLow = name === "episode_return" ? lowest - room : 0;
-  drawChart(panels, { title: data.titles[name], xLabel: "environment steps", series, marks: [...new Set(targets)].map((y) => ({ y })), yLow, yHigh });
+  const ends = series.map((s) => s.y[s.y.length - 1]).filter((y) => y > 0);
+  const log = name === "multiplier" && Math.max(...ends) > data.spread * Math.min(...ends);
+  const yLow = log ? Math.min(...ends) / 10 : name === "episode_return" ? lowest - room : 0;
+  drawChart(panels, { title: data.titles[name], xLabel: "environment steps", series, marks: [...new Set(targets)].map((y) => ({ y })), yLow, yHigh, log });
 }
 
 function showSeeds() {
@@ -110,7 +113,7 @@ function showCertificates() {
   for (const c of data.certificates) {
     const card = element("div", cards, { class: `card ${c.verdict}` });
     element("strong", card, {}, c.verdict);
-    element("p", card, {}, `${c.run}: Pr(cost > ${c.limit}) ≤ ${c.probability} on ${c.environment.id || c.environment} (${c.engine} engine)`);
+    element("p", card, {}, `${c.run}: Pr(cost > ${c.limit}) ≤ ${c.probability} on ${c.environment.id} (${c.engine} engine)`);
     element("p", card, {}, `${c.outages} outages in ${c.episodes} episodes; at ${short(100 * c.confidence, 4)}% confidence the outage is at most ${short(c.upper_bound, 4)}, and at least ${short(c.lower_bound, 4)}`);
     element("code", card, {}, `${c.file} · policy ${String(c.policy_sha256).slice(0, 16)}…`);
   }

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import weibull_min
 
+from qcrl.envs import render
 from qcrl.envs.two_path import Route, TwoPathEnv
 from qcrl.plots import GREY, INK, PALETTE
 from qcrl.reproduce.claims import Claim, Comparison, judge
@@ -43,7 +44,7 @@ def draw(found: Sequence[Found]) -> Figure:
 def _draw_routes(axes: Axes) -> None:
     x = np.linspace(0.01, 45, 400)
     for number, route in enumerate(ROUTES):
-        colour = PALETTE[number]
+        colour = np.divide(render.ROUTES[number], 255)
         text = f"route {number + 1}: mean {route.mean():.1f}, outage {route.outage(LIMIT):.3f}"
         axes.plot(x, weibull_min.pdf(x, route.shape, scale=route.scale), color=colour, label=text)
         axes.axvline(route.mean(), color=colour, linewidth=1, linestyle="--")

@@ -3,9 +3,9 @@
 import dataclasses
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -71,8 +71,10 @@ class Cell:
 HINTS = get_type_hints(Cell)
 LISTS = ("environments", "limits", "probabilities", "learning_rates")
 LEAST = {"seeds": 1, "first_seed": 0, "steps": 1, "episodes": 0, "max_lanes": 0}
-Where = Callable[[str], str]
-"""Gives a key's place in the file, as the beginning of a message."""
+CLOSINGS = ("", "]", "]]", "]}", "]}]", "]}}", "]}}]", "}", "}}", "}]", "}}]")
+"""What may be open at the end of a line."""
+Where = Callable[..., str]
+"""Gives the place of a key, or of a part of its value, as the beginning of a message."""
 
 
 def read_grid(path: str | Path) -> list[Cell]:
@@ -83,39 +85,44 @@ def read_grid(path: str | Path) -> list[Cell]:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({error}); give the file of a grid") from None
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is not a TOML file: {error}; mend that line") from None
+        problem = str(error).replace("end of document", f"line {text.rstrip().count(chr(10)) + 1}, the end of the file")
+        raise UserError(f"{path} is not a TOML file: {problem}; mend that line") from None
     return cells(content, text, str(path))
 
 
 def cells(content: dict[str, Any], text: str = "", source: str = "the grid") -> list[Cell]:
     """The cells that the content of a grid file describes; `text` is the file itself, to find lines in."""
-    lines = _lines(text)
 
-    def where(block: int) -> Where:
-        def place(key: str) -> str:
-            line = lines.get((block, key), lines.get((block, "")))
-            return f"{source}, line {line}, {key}" if line else f"{source}, {key}"
+    def where(*path: str | int) -> str:
+        line = _line(text, path)
+        key = next(part for part in reversed(path) if isinstance(part, str))
+        return f"{source}, line {line}, {key}" if line else f"{source}, {key}"
 
-        return place
-
-    top, shared = where(0), dict(content)
+    shared = dict(content)
     entries = shared.pop("algorithms", None)
     if not isinstance(entries, list) or not entries:
         raise UserError(
-            f"{top('algorithms')}: a list of algorithms is needed, but "
+            f"{where('algorithms')}: a list of algorithms is needed, but "
             f"{'it is missing' if entries is None else f'{entries!r} is given'}; add [[algorithms]] with a name"
         )
-    common = _values(shared, [key for key in HINTS if key not in ("name", "label")], top)
+    common = _values(shared, [key for key in HINTS if key not in ("name", "label")], where)
     found: dict[str, Cell] = {}
-    for number, entry in enumerate(entries, 1):
-        inline = not isinstance(entry, dict)
-        place = top if inline or (number, "") not in lines else where(number)
-        own = _values({"name": entry} if inline else entry, list(HINTS), place)
+    for number, entry in enumerate(entries):
+        table = entry if isinstance(entry, dict) else {"name": entry}
+
+        def place(*path: str | int, number: int = number, entry: Any = entry, table: Any = table) -> str:
+            keys = [part for part in path if isinstance(part, str)]
+            if _has(shared, keys) and not _has(table, keys):
+                return where(*path)
+            return (
+                where("algorithms", number, *path)
+                if entry is table or keys != ["name"]
+                else where("algorithms", number)
+            )
+
+        own = _values(table, list(HINTS), place)
         overrides = {**common.get("overrides", {}), **own.get("overrides", {})}
-        both = Cell(**{**common, **own, "overrides": overrides})
-        overridden = {*own, *own.get("overrides", {})}
-        inherited = {*common, *common.get("overrides", {})} - overridden
-        for cell in _check(both, partial(_origin, top, place, inherited)):
+        for cell in _check(Cell(**{**common, **own, "overrides": overrides}), place):
             if cell.path in found:
                 raise UserError(
                     f"{place('label')}: there are two cells {cell.path}; give one of the algorithms another label"
@@ -124,18 +131,12 @@ def cells(content: dict[str, Any], text: str = "", source: str = "the grid") -> 
     return list(found.values())
 
 
-def _origin(top: Where, place: Where, inherited: set[str], key: str) -> str:
-    return (top if key in inherited else place)(key)
-
-
 def _values(table: dict[str, Any], known: list[str], where: Where) -> dict[str, Any]:
     """Every value as the type that its key asks for."""
     values = {}
     for key, value in table.items():
-        try:
+        with _at(where, key):
             hyperparameters.check_name("key", key, known)
-        except UserError as error:
-            raise UserError(f"{where(key)}: {error}") from None
         hint = HINTS[key]
         try:
             values[key] = dict(value) if key == "overrides" and isinstance(value, dict) else _coerce(hint, value)
@@ -165,56 +166,58 @@ def _check(cell: Cell, where: Where) -> Iterator[Cell]:
     for key, least in LEAST.items():
         if getattr(cell, key) < least:
             raise UserError(f"{where(key)}: {getattr(cell, key)} is given, but it must be at least {least}; change it")
-    for key, limit, probability in (("limits", None, 0.5), ("probabilities", 1.0, None)):
-        for value in getattr(cell, key):
-            with _at(where, key):
-                Outage(value if limit is None else limit, value if probability is None else probability)
+    for number, limit in enumerate(cell.limits):
+        with _at(where, "limits", number):
+            Outage(limit, 0.5)
+    for number, probability in enumerate(cell.probabilities):
+        with _at(where, "probabilities", number):
+            Outage(1.0, probability)
     with _at(where, "name"):
-        hyperparameters.build(cell.name, next(iter(hyperparameters.PRESETS.get(cell.name, {"": None}))))
+        hyperparameters.check_name("algorithm", cell.name, hyperparameters.PRESETS)
     with _at(where, "preset"):
         hyperparameters.build(cell.name, cell.preset)
     try:
         algorithm = cell.algorithm
     except UserError as error:
-        key = next((key for key in cell.overrides if key in re.split(r"[\s'\"]", str(error))), "overrides")
-        raise UserError(f"{where(key)}: {error}") from None
-    for rate in cell.learning_rates:
-        with _at(where, "learning_rates"):
+        named = [word for word in re.findall(r"\w+", str(error)) if word in cell.overrides]
+        raise UserError(f"{where('overrides', *named[:1])}: {error}") from None
+    for number, rate in enumerate(cell.learning_rates):
+        with _at(where, "learning_rates", number):
             hyperparameters.replace(algorithm, {"learning_rate": rate})
     label = cell.label or f"{cell.name}-{cell.preset}"
     if not re.fullmatch(r"[\w.+=-]+", label) or label.startswith("."):
         raise UserError(f"{where('label')}: {label!r} cannot be a folder's name; use letters, digits, -, _, = and .")
-    for environment in cell.environments:
-        with _at(where, "environments"):
+    for number, environment in enumerate(cell.environments):
+        with _at(where, "environments", number):
             find(environment)
         yield dataclasses.replace(cell, label=label, environments=(environment,))
 
 
-class _at:
+@contextmanager
+def _at(where: Where, *path: str | int) -> Iterator[None]:
     """Mistakes found inside get the place of a key."""
-
-    def __init__(self, where: Where, key: str) -> None:
-        self.where, self.key = where, key
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: Any, error: Any, _trace: Any) -> None:
-        if isinstance(error, UserError):
-            raise UserError(f"{self.where(self.key)}: {error}") from None
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where(*path)}: {error}") from None
 
 
-def _lines(text: str) -> dict[tuple[int, str], int]:
-    """The line of every key: block 0 is the top of the file, block n the nth algorithm; "" is the block's first line."""
-    found: dict[tuple[int, str], int] = {}
-    block = algorithms = 0
-    for number, line in enumerate(text.splitlines(), 1):
-        if re.match(r"\s*\[\[\s*algorithms\s*\]\]", line):
-            block = algorithms = algorithms + 1
-            found[block, ""] = number
-        elif header := re.match(r"\s*\[\s*([\w.]+)\s*\]", line):
-            block = algorithms if header[1].startswith("algorithms.") else 0
-            found.setdefault((block, header[1].split(".")[-1]), number)
-        elif key := re.match(r"""\s*["']?([\w-]+(?:\.[\w-]+)*)["']?\s*=""", line):
-            for part in key[1].split("."):
-                found.setdefault((block, part), number)
-    return found
+def _line(text: str, path: Sequence[str | int]) -> int | None:
+    """Where a key or an entry of a list begins, or else what it is missing in: the fewest lines that are a file with it."""
+    lines = text.split("\n")
+    for number in range(1, len(lines) + 1 if path else 0):
+        for closing in CLOSINGS:
+            with suppress(tomllib.TOMLDecodeError):
+                if _has(tomllib.loads("\n".join([*lines[:number], closing])), path):
+                    return number
+    return _line(text, path[:-1]) if path else None
+
+
+def _has(content: Any, path: Sequence[str | int]) -> bool:
+    """Whether there is something at the end of this path of keys and numbers."""
+    try:
+        for part in path:
+            content = content[part]
+    except (LookupError, TypeError):
+        return False
+    return True

@@ -48,23 +48,33 @@ def connect(address: str | None) -> None:
         raise UserError(f"there is no Ray cluster at {address} ({error}); start one with `ray start --head`") from error
 
 
-def resources(cpus: float, gpus: float | None) -> dict[str, float]:
+def resources(cpus: float, gpus: float | None) -> dict[str, Any]:
     """What a group reserves: one GPU where the cluster has any, unless told otherwise."""
-    known = ray.cluster_resources()
-    gpus = (1.0 if known.get("GPU") else 0.0) if gpus is None else gpus
-    for name, asked in (("CPU", cpus), ("GPU", gpus)):
-        if asked > known.get(name, 0):
-            raise UserError(
-                f"a group asks for {asked:g} {name}s, but the whole cluster has {known.get(name, 0):g}; ask for fewer, "
-                "or add nodes"
-            )
-    return {"num_cpus": cpus, "num_gpus": gpus}
+    known = [(node.get("CPU", 0), node.get("GPU", 0)) for node in nodes()]
+    has_gpu = any(gpu for _, gpu in known)
+    gpus = float(has_gpu) if gpus is None else gpus
+    if cpus < 0 or gpus < 0 or (gpus > 1 and gpus % 1):
+        raise UserError(
+            f"cpus is {cpus:g} and gpus {gpus:g}, but neither may be negative, nor gpus 1 and a part; change it"
+        )
+    if not any(cpus <= cpu and gpus <= gpu for cpu, gpu in known):
+        raise UserError(
+            f"a group asks for {cpus:g} CPUs and {gpus:g} GPUs of one machine, but those of the cluster have "
+            f"{', '.join(f'{cpu:g} and {gpu:g}' for cpu, gpu in dict.fromkeys(known))}; ask for less, or add a machine"
+        )
+    # Ray does not hide the GPUs of a machine from a task that reserves none.
+    hidden = {"runtime_env": {"env_vars": {"JAX_PLATFORMS": "cpu"}}} if has_gpu and not gpus else {}
+    return {"num_cpus": cpus, "num_gpus": gpus, **hidden}
+
+
+def nodes() -> list[dict[str, float]]:
+    """What each machine of the cluster has, in Ray's names."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def lanes_that_fit(cpus: float = 1, gpus: float | None = None, **_: Any) -> Callable[[Cell], int]:
     """Like that of one machine, but asked on a node with the resources of a group."""
-    declared: Any = resources(cpus, gpus)
-    ask = ray.remote(**declared)(memory.lanes_that_fit)
+    ask = ray.remote(**resources(cpus, gpus))(memory.lanes_that_fit)
     return lambda cell: ray.get(ask.remote(cell))
 
 
@@ -84,13 +94,16 @@ def run(
     cpus, gpus: what a group reserves.
     retries: times that a group is started again after its worker or node died.
     """
+    if retries < 0:
+        raise UserError(f"retries is {retries}, but must be a whole number from 0 on; change it")
     reserved = resources(cpus, gpus)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     home = ray.remote(Home).options(num_cpus=0, scheduling_strategy=here, max_concurrency=4).remote(out.resolve())
-    declared: Any = {"max_retries": retries, **reserved}
-    task = ray.remote(**declared)(_task)
+    task = ray.remote(max_retries=retries, **reserved)(_task)
+    able = [node for node in nodes() if node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= reserved["num_gpus"]]
+    most = int(max(node.get("memory", 0) for node in able))  # a group that asks for more would wait for ever
     running = {
-        task.options(name=group.path, memory=_memory(group, bool(reserved["num_gpus"]))).remote(
+        task.options(name=group.path, memory=min(most, _memory(group, bool(reserved["num_gpus"])))).remote(
             group, str(out.resolve()) if shared else None, home, checkpoint_interval
         ): group
         for group in groups
