@@ -78,6 +78,17 @@ def test_labels_name_the_run_where_nothing_else_differs(trained, evaluated):
     assert labels[2] == "QCPO fast, p = 0.1 (evaluated)"
 
 
+def test_colours_tell_algorithms_apart_and_line_styles_their_settings():
+    columns = {name: np.ones(2) for name in ("seed", "env_steps", "outage")}
+    columns["env_steps"] = np.arange(2)
+    names = ["PPO_Lag", "QCPO, p = 0.1", "QCPO, p = 0.2", "WCSAC, p = 0.1"]
+    drawn = figure([analysis.Curves(name, "E", 0.1, 15.0, "here", columns) for name in names], ["outage"])
+    lag, low, high, other = drawn.axes[0].lines[:4]
+    assert low.get_color() == high.get_color() != other.get_color() != lag.get_color()
+    assert low.get_linestyle() == other.get_linestyle()
+    assert len({repr(line._dash_pattern) for line in (lag, low, high)}) == 3
+
+
 def test_styles_repeat_only_after_many_curves():
     assert math.lcm(len(PALETTE), len(DASHES)) == 28
 

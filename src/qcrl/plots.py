@@ -71,7 +71,7 @@ def figure(curves: Sequence[Curves], rows: Sequence[str] = KINDS["curves"], heig
     same colour and line style in every panel.
     """
     environments = list(dict.fromkeys(each.environment for each in curves))
-    styles = {label: _style(i) for i, label in enumerate(dict.fromkeys(each.label for each in curves))}
+    styles = _styles(list(dict.fromkeys(each.label for each in curves)))
     drawn = Figure(figsize=(max(4.6, 3.6 * len(environments)), height * len(rows) + 0.6), layout="constrained")
     panels = drawn.subplots(len(rows), len(environments), sharex="col", squeeze=False)
     for column, environment in enumerate(environments):
@@ -97,8 +97,17 @@ def figure(curves: Sequence[Curves], rows: Sequence[str] = KINDS["curves"], heig
     return drawn
 
 
-def _style(index: int) -> dict[str, Any]:
-    return {"color": PALETTE[index % len(PALETTE)], "linestyle": DASHES[index % len(DASHES)]}
+def _styles(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """A colour for each algorithm and a line style for each setting of it, if there are enough; else both go on with each."""
+    parts = [label.partition(", ")[::2] for label in labels]
+    names, settings = (list(dict.fromkeys(column)) for column in zip(*parts))
+    together = [(names.index(name), settings.index(setting)) for name, setting in parts]
+    if len(names) == 1 or len(names) > len(PALETTE) or len(settings) > len(DASHES):
+        together = [(index, index) for index in range(len(labels))]
+    return {
+        label: {"color": PALETTE[colour % len(PALETTE)], "linestyle": DASHES[dash % len(DASHES)]}
+        for label, (colour, dash) in zip(labels, together)
+    }
 
 
 def _draw_curve(axes: Axes, curves: Curves, name: str, style: dict[str, Any]) -> None:
@@ -195,7 +204,8 @@ def _draw_costs(axes: Axes, evaluation: Evaluation, pooled: dict[str, Any]) -> N
     )
     fine = np.linspace(0, end, 400)
     for tail, share in tails(pooled, fine).items():
-        style = _style(1 if tail == "weibull" else 2)
+        index = 1 if tail == "weibull" else 2
+        style: dict[str, Any] = {"color": PALETTE[index], "linestyle": DASHES[index]}
         axes.plot(fine, np.maximum(share, floor / 10), linewidth=1.4, **style)
     axes.axvline(limit, color=GREY, linewidth=1, linestyle=":")
     axes.axhline(probability, color=GREY, linewidth=1, linestyle=":")

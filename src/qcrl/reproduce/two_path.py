@@ -25,12 +25,24 @@ GRID: dict[str, Any] = {
     "seeds": 10,
     "first_seed": 100,
     "steps": 1_000_000,
-    "algorithms": ["ppo_lag", "qcpo"],
+    "algorithms": [
+        "ppo_lag",
+        "qcpo",
+        {"name": "wcsac", "steps": 100_000},
+        {"name": "wcsac_weibull", "steps": 100_000},
+        "cvar_pg",
+    ],
 }
 LEAST = {"steps": 240_000, "episodes": 1000}
 """Short episodes are cheap: no scale goes below this."""
 ROUTES = TwoPathEnv().routes
-RUNS = {"ppo_lag-fast": "PPO_Lag: mean cost at most 15", "qcpo-fast": "QCPO: outage at most .1"}
+RUNS = {
+    "ppo_lag-fast": "PPO_Lag: mean cost at most 15",
+    "qcpo-fast": "QCPO: outage at most .1",
+    "wcsac-fast": "WCSAC: CVaR at most 15",
+    "wcsac_weibull-fast": "WCSAC with a Weibull: CVaR at most 15",
+    "cvar_pg-fast": "CVaR policy gradient: CVaR at most 15",
+}
 
 
 def draw(found: Sequence[Found]) -> Figure:
@@ -55,7 +67,7 @@ def _draw_routes(axes: Axes) -> None:
 
 def _draw_choices(axes: Axes, found: Sequence[Found]) -> None:
     """Every seed: how often it takes route 2, and its outage over fresh episodes."""
-    for (label, name), colour in zip(RUNS.items(), PALETTE[3:]):
+    for (label, name), colour in zip(RUNS.items(), PALETTE[2:]):
         each = one(found, label=label)
         if each is not None:
             axes.scatter(share_of_second(each), each.per_seed("outage"), color=colour, label=name, alpha=0.8)
