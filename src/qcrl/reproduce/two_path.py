@@ -67,10 +67,11 @@ def _draw_routes(axes: Axes) -> None:
 
 def _draw_choices(axes: Axes, found: Sequence[Found]) -> None:
     """Every seed: how often it takes route 2, and its outage over fresh episodes."""
-    for (label, name), colour in zip(RUNS.items(), PALETTE[2:]):
+    colours, sizes = (PALETTE[0], *PALETTE[3:]), (30, 30, 120, 60, 20)  # CVaR constraints lead to the same episodes
+    for (label, name), colour, size in zip(RUNS.items(), colours, sizes):
         each = one(found, label=label)
         if each is not None:
-            axes.scatter(share_of_second(each), each.per_seed("outage"), color=colour, label=name, alpha=0.8)
+            axes.scatter(share_of_second(each), each.per_seed("outage"), size, color=colour, label=name, alpha=0.8)
     ends = [route.outage(LIMIT) for route in ROUTES]
     axes.plot([0, 1], ends, color=INK, linewidth=1, label="closed form", zorder=0)
     axes.axhline(PROBABILITY, color=GREY, linewidth=1, linestyle=":", label="asked outage")
