@@ -90,6 +90,8 @@ def test_lists_of_what_there_is(call):
         ("train --out /dev/null/run", "cannot write to /dev/null/run"),
         ("bench speed", "invalid choice: 'speed'"),
         ("bench env --tasks x", "unrecognized arguments: --tasks x"),
+        ("bench train --set num_envs", "--set num_envs has no value"),
+        ("bench train --set num_env=3", "there is no hyper-parameter 'num_env'; did you mean num_envs?"),
         ("bench host --workers -1", "workers must be from 0 on"),
     ],
 )

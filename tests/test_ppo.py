@@ -114,6 +114,21 @@ def test_multiplier_can_bound_the_error():
         assert multiplier.value == pytest.approx(value, rel=1e-5)
 
 
+def test_relative_gains_move_the_multiplier_by_factors():
+    gains = Gains(2.0, 0.5, 0.0, smoothing=0.8, clip=0.1, relative=True)
+    small, large = Multiplier.init(0.5, 1), Multiplier.init(40.0, 1)
+    error_mean, factor = 0.0, 1.0
+    for statistic in (0.9, 0.25, 0.1, 0.12):
+        small, large = (
+            each.update(Steering(jnp.float32(statistic), jnp.float32(0.2)), gains) for each in (small, large)
+        )
+        error = max(-0.1, min(0.1, statistic - 0.2))
+        error_mean = 0.8 * error_mean + 0.2 * error
+        factor *= np.exp(0.5 * error)
+        assert small.value == pytest.approx(0.5 * factor * (1 + 2 * error_mean), rel=1e-5)
+        assert large.value == pytest.approx(80 * float(small.value), rel=1e-5)
+
+
 def test_drivers():
     costs = jnp.array([10.0, 20.0, 30.0, 40.0, 500.0])
     valid = jnp.array([True, True, True, True, False])
@@ -182,6 +197,15 @@ def test_iterate_compiles_once_and_counts(run, request):
     required = {"episode_return", "episode_cost", "cost_quantile", "outage", "multiplier", "alive", "env_steps"}
     assert required <= metrics[-1].scalars.keys()
     assert metrics[-1].scalars["outage"] == pytest.approx(np.mean(np.asarray(states[-1].window.cost) > 15))
+
+
+def test_the_learning_rate_halves(qcpo_run):
+    before, after = qcpo_run[0][-2:]
+    halving = replace(TINY_QCPO, learning_rate_halving=float(before.iteration))
+    twice = before._replace(learning_rate=2 * before.learning_rate)
+    got, _ = jax.jit(lambda state: halving.iterate(ENV, state))(twice)
+    for one, other in zip(jax.tree.leaves(got.params), jax.tree.leaves(after.params)):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_lanes_are_independent_and_equal_single_runs(qcpo_run):
@@ -305,6 +329,8 @@ def test_every_field_is_explained():
         (lambda: QCPO(kappa=-1.0), "kappa is -1.0"),
         (lambda: QCPO(discount=1.5), "discount is 1.5"),
         (lambda: QCPO(learning_rate=0.0), "learning_rate is 0.0"),
+        (lambda: QCPO(learning_rate_halving=0.0), "learning_rate_halving is 0.0"),
+        (lambda: QCPO(relative_gains=True), "initial_multiplier is 0.0, but with relative_gains"),
         (lambda: QCPO(tail_quantiles=30), "tail_quantiles is 30"),
         (lambda: PPOLag(num_envs=0), "num_envs is 0"),
     ],

@@ -75,6 +75,10 @@ def mean_driver(costs: Array, valid: Array, limit: Array, probability: Array, un
 DRIVERS: dict[str, Driver] = {"quantile": quantile_driver, "outage": outage_driver, "mean": mean_driver}
 
 
+RELATIVE_RANGE = 0.1, 1e4
+"""Where a multiplier that moves by factors stays: from 0 it would never rise again."""
+
+
 class Gains(NamedTuple):
     """How strongly the multiplier follows the error."""
 
@@ -83,6 +87,8 @@ class Gains(NamedTuple):
     derivative: float
     smoothing: float = 0.95
     clip: float = math.inf
+    relative: bool = False
+    """Gains are shares of the multiplier: it moves by factors, as fast in a task that needs 40 as in one that needs 2."""
 
 
 class Multiplier(NamedTuple):
@@ -102,11 +108,15 @@ class Multiplier(NamedTuple):
     def update(self, steering: Steering, gains: Gains) -> "Multiplier":
         """P follows the smoothed error; D only pushes up, by how much the smoothed statistic rose over the delay."""
         error = jnp.clip(steering.statistic - steering.target, -gains.clip, gains.clip)
-        integral = jnp.maximum(0.0, self.integral + gains.integral * error)
+        if gains.relative:
+            integral = jnp.clip(self.integral * jnp.exp(gains.integral * error), *RELATIVE_RANGE)
+        else:
+            integral = jnp.maximum(0.0, self.integral + gains.integral * error)
         smooth_error = gains.smoothing * self.smooth_error + (1 - gains.smoothing) * error
         smooth = gains.smoothing * self.smooth_statistics[-1] + (1 - gains.smoothing) * steering.statistic
         rise = jnp.maximum(0.0, smooth - self.smooth_statistics[0])
-        value = jnp.maximum(0.0, gains.proportional * smooth_error + integral + gains.derivative * rise)
+        follow = gains.proportional * smooth_error + gains.derivative * rise
+        value = jnp.maximum(0.0, integral + follow * (integral if gains.relative else 1.0))
         return Multiplier(value, integral, smooth_error, jnp.append(self.smooth_statistics[1:], smooth))
 
 

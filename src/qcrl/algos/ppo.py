@@ -151,7 +151,12 @@ class PPO(ActorCritic):
         costs, valid = window.cost, window.recent(self.driver_window)
         steering = DRIVERS[self.driver](costs, valid, state.limit, state.probability, self.cost_scale)
         gains = Gains(
-            self.proportional_gain, self.integral_gain, self.derivative_gain, self.gain_smoothing, self.error_clip
+            self.proportional_gain,
+            self.integral_gain,
+            self.derivative_gain,
+            self.gain_smoothing,
+            self.error_clip,
+            self.relative_gains,
         )
         moved = state.controller.update(steering, gains)
         return choose(window.seen > 0, moved, state.controller)
@@ -213,7 +218,7 @@ class PPO(ActorCritic):
             # Without a memory every step is a chunk of its own.
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
         trained = state.iteration >= self.warmup_iterations
-        rate = jnp.where(trained, state.learning_rate, 0.0)
+        rate = jnp.where(trained, state.learning_rate * 0.5 ** (state.iteration / self.learning_rate_halving), 0.0)
 
         def gradient_step(carry: tuple[Params, Any], chunks: Array | None) -> tuple[tuple[Params, Any], Scalars]:
             params, optimiser = carry

@@ -24,6 +24,8 @@ class Settings:
     """Gradient steps per pass."""
     learning_rate: float = 1e-4
     """Adam's learning rate."""
+    learning_rate_halving: float = math.inf
+    """Iterations over which the learning rate halves."""
     max_gradient_norm: float = math.inf
     """Longer gradients are scaled down to this norm."""
     warmup_iterations: int = 0
@@ -71,6 +73,8 @@ class Settings:
     """Derivative gain of the multiplier's PID rule."""
     error_clip: float = math.inf
     """Bound on the driver's error, in scaled costs or, for the outage driver, as a share of episodes."""
+    relative_gains: bool = False
+    """Gains are shares of the multiplier, which then needs an initial value above 0."""
     gain_smoothing: float = 0.95
     """Decay of the running means behind the proportional and derivative gains."""
     derivative_delay: int = 10
@@ -110,6 +114,7 @@ class Settings:
                 raise UserError(f"{name} is {getattr(self, name)}, but must be at least 1")
         for name in (
             "learning_rate",
+            "learning_rate_halving",
             "reward_scale",
             "cost_scale",
             "observation_clip",
@@ -132,6 +137,10 @@ class Settings:
         if self.skip and self.lstm_size and self.hidden_sizes[-1] != self.lstm_size:
             raise UserError(
                 f"lstm_size is {self.lstm_size}, but with skip it must equal the last of hidden_sizes {self.hidden_sizes}"
+            )
+        if self.relative_gains and not self.initial_multiplier > 0:
+            raise UserError(
+                f"initial_multiplier is {self.initial_multiplier}, but with relative_gains it must be greater than 0"
             )
         if self.driver_window > self.window:
             raise UserError(f"driver_window is {self.driver_window}, but may be at most window ({self.window})")

@@ -13,10 +13,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from qcrl import compilation
+from qcrl import compilation, hyperparameters
 from qcrl.algos import PRESETS, preset
 from qcrl.bench import hardware, print_row, print_table
 from qcrl.envs import ENVIRONMENT_IDS, make
+from qcrl.errors import UserError
 
 FULL_LENGTH = 5_000_000
 
@@ -28,6 +29,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     counts = "(default: 1 on a CPU, 10 on an accelerator, with a replay also 40)"
     parser.add_argument("--seeds", type=int, nargs="+", help=f"how many are trained in one program {counts}")
     parser.add_argument("--iterations", type=int, default=3, help="timed iterations per preset (default: 3)")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="NAME=VALUE", help="change hyper-parameters of the presets"
+    )
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch out")
 
 
@@ -36,6 +40,8 @@ def run(args: argparse.Namespace) -> None:
     on_cpu = jax.default_backend() == "cpu"
     replays = hasattr(preset(args.algo, "paper"), "replay_size")
     counts = args.seeds or ([1] if on_cpu else [10, 40] if replays else [10])
+    changes = dict(_change(text) for text in args.set)
+    chosen = {name: hyperparameters.replace(hyperparameters.build(args.algo, name), changes) for name in args.presets}
     print(f"{hardware()}; {args.algo} on {args.env}; the median of {args.iterations} iterations\n")
     header = [
         "preset",
@@ -48,8 +54,8 @@ def run(args: argparse.Namespace) -> None:
     ]
     print_table(header, [])
     speeds: dict[str, float] = {}
-    for name, seeds in itertools.product(args.presets, counts):
-        algorithm = preset(args.algo, name)
+    for name, seeds in itertools.product(chosen, counts):
+        algorithm = chosen[name]
         if replays and on_cpu:  # shorter iterations of the same work, which else take minutes
             algorithm = dataclasses.replace(algorithm, steps_per_env=5 * algorithm.block_length, start_steps=0)
         seconds, compiling = iteration_seconds(algorithm, args.env, seeds, args.iterations)
@@ -73,6 +79,13 @@ def run(args: argparse.Namespace) -> None:
         end="",
     )
     print(f"{ours:.1f} s here, {theirs:.1f} s in PyTorch, {theirs / ours:.2f} times as fast")
+
+
+def _change(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UserError(f"--set {text} has no value; write it like --set num_envs=64")
+    return name, hyperparameters.parse(value)
 
 
 def iteration_seconds(algorithm: Any, env_id: str, seeds: int, iterations: int) -> tuple[float, float]:

@@ -23,8 +23,7 @@ HOW_JUDGED = (
 def write(figure: str, module: Any, source: Path, out: Path, failures: dict[str, str]) -> Reproduction:
     """Draw the figure from thin results in `source`, which has a folder for every figure."""
     check_folder(source)
-    known = collect(source / name for name in module.SOURCES)
-    found = [each for name in module.GRID["environments"] for each in known if each.environment == name]
+    found = _choose(module, source)
     if not found:
         raise UserError(
             f"{source / figure} holds no results of {', '.join(module.GRID['environments'])}; train them without --from"
@@ -42,6 +41,16 @@ def write(figure: str, module: Any, source: Path, out: Path, failures: dict[str,
     text = _page(module, figure, found, module.claims(found), scale, absent, failures)
     checkpoints.write_file(page, text.encode())
     return Reproduction(picture, table, page, failures, absent)
+
+
+def _choose(module: Any, source: Path) -> list[Found]:
+    """All that the figure's own folder has of its environments; of the others only what its grid asks for."""
+    own, environments = source / module.SOURCES[0], module.GRID["environments"]
+    asked = {(cell.environment, cell.label) for cell in cells(scaled(module, 1.0))}
+    known = collect(source / name for name in module.SOURCES)
+    mine = [each for each in known if own in each.folder.parents or (each.environment, each.label) in asked]
+    found = [each for each in mine if each.environment in environments]
+    return sorted(found, key=lambda each: (environments.index(each.environment), each.label, each.probability))
 
 
 def _csv(rows: Sequence[tables.Row]) -> str:
