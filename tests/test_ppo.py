@@ -202,7 +202,8 @@ def test_iterate_compiles_once_and_counts(run, request):
 def test_the_learning_rate_halves(qcpo_run):
     before, after = qcpo_run[0][-2:]
     halving = replace(TINY_QCPO, learning_rate_halving=float(before.iteration))
-    twice = before._replace(learning_rate=2 * before.learning_rate)
+    now = before.learning_rate * 0.5 ** (before.iteration / TINY_QCPO.learning_rate_halving)
+    twice = before._replace(learning_rate=2 * now)
     got, _ = jax.jit(lambda state: halving.iterate(ENV, state))(twice)
     for one, other in zip(jax.tree.leaves(got.params), jax.tree.leaves(after.params)):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
