@@ -1,4 +1,4 @@
-"""Named settings. Each preset is written as its difference from the one before: paper -> authors -> tuned -> fast."""
+"""Named settings. A preset is written as its difference from another: paper -> authors -> tuned, and authors -> fast."""
 
 from dataclasses import replace
 from typing import Any
