@@ -135,6 +135,17 @@ def test_the_page_has_table_claims_and_what_is_missing(tmp_path, capsys):
     assert (tmp_path / "out" / "main.png").stat().st_size > 10_000
 
 
+def test_a_figure_borrows_what_its_grid_asks_for_and_sorts_it(tmp_path):
+    for name, probability in (("epsilon", 0.5), ("main", 0.1)):
+        made_up(tmp_path / name, "DynamicEnv-v0", "qcpo-authors", [probability], [10], probability=probability)
+    made_up(tmp_path / "main", "DynamicEnv-v0", "ppo_lag-authors", [0.3], [10])
+    made_up(tmp_path / "epsilon", "DynamicEnv-v0", "qcpo-tuned", [0.1], [10])
+    reproduce("epsilon", source=tmp_path, out=tmp_path / "out")
+    with open(tmp_path / "out" / "epsilon.csv", newline="") as file:
+        rows = [(row["run"], float(row["probability"])) for row in csv.DictReader(file)]
+    assert rows == [("qcpo-authors", 0.1), ("qcpo-authors", 0.5), ("qcpo-tuned", 0.1)]
+
+
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_grid_is_valid_at_every_scale(figure):
     from importlib import import_module

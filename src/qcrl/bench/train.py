@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
         return
     from qcrl.bench.torch_update import torch_update
 
-    algorithm = preset("qcpo", "paper")
+    algorithm = chosen["paper"]
     ours, theirs = update_seconds(algorithm, args.env), _median_seconds(torch_update(algorithm, make(args.env)), 2)
     print(
         f"\nUpdate of the paper preset ({algorithm.epochs} epochs over {algorithm.steps_per_iteration:,} steps): ",
