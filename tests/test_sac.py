@@ -85,6 +85,36 @@ def test_every_episode_is_reported_once(trained):
     assert state.window.seen == state.env_steps
 
 
+@dataclass(frozen=True)
+class CountingEnv:
+    """Eight steps of reward 1; one sees how many there were, and the number that the episode was given at its start."""
+
+    id, description, observation_size, action_size, horizon, fixed_length = "Count", "eight steps", 2, 1, 8, True
+
+    def reset(self, key):
+        obs = jnp.stack([jnp.zeros(()), jax.random.uniform(key)])
+        return obs, obs
+
+    def step(self, obs, action):
+        obs = obs + jnp.array([1.0, 0.0])
+        return obs, Step(obs, jnp.ones(()), jnp.zeros(()), jnp.zeros((), bool), obs[0] >= 8)
+
+
+# Episodes end with an iteration, with every second one, or within iterations.
+@pytest.mark.parametrize("steps", [8, 4, 6])
+def test_episodes_begin_again_at_their_end_and_only_there(steps):
+    env = CountingEnv()
+    algorithm = SAC(num_envs=4, steps_per_env=steps, block_length=2, batch_size=2, replay_size=96, hidden_sizes=(2,))
+    state = algorithm.init(env, jax.random.key(0), 15.0, 0.1)
+    state, metrics = jax.lax.scan(lambda now, _: algorithm.iterate(env, now), state, length=24 // steps)
+    assert metrics.episodes.finished.sum() == 3 * 4
+    assert (metrics.episodes.return_[metrics.episodes.finished] == 8).all()
+    time, number = jnp.moveaxis(state.replay[:, :2].reshape(3, 8, 4, 2), -1, 0)
+    assert (time == jnp.arange(8)[:, None]).all()
+    assert (number == number[:, :1]).all()
+    assert len(np.unique(number[:, 0])) == 12
+
+
 def test_the_density_of_squashed_actions_integrates_to_one():
     policy = soft_networks.init_layers(jax.random.key(3), (2, 8, 2), 1)
     noise = jnp.linspace(-8, 8, 20001)[:, None]

@@ -147,15 +147,20 @@ class SAC(SoftSettings):
             before = state.env_steps // self.num_envs
             # Drawn once for all blocks: fresh episodes cost more than a block's steps.
             fresh, resets = rollout.plan_resets(env, reset_key, self.steps_per_env, self.num_envs, before)
+            # Where episodes can only end with an iteration, its steps need no reset.
+            aligned = env.fixed_length and env.horizon % self.steps_per_env == 0
 
             def block(now: SACState, x: tuple[Array, Any]) -> tuple[SACState, Array]:
                 act_key, learn_key = jax.random.split(x[0])
-                actors, rows = self._collect(env, now, act_key, fresh, x[1])
+                actors, rows = self._collect(env, now, act_key, None if aligned else fresh, x[1])
                 return self.learn_block(env, now._replace(actors=actors), rows, learn_key), rows
 
             blocks = self.steps_per_env // self.block_length
             xs = jax.random.split(block_key, blocks), resets.reshape(blocks, self.block_length, *resets.shape[1:])
             now, rows = jax.lax.scan(block, state._replace(key=key), xs)
+            if aligned:
+                ended = jnp.broadcast_to((before + self.steps_per_env) % env.horizon == 0, (self.num_envs,))
+                now = now._replace(actors=rollout.begin_again(now.actors, ended, fresh(resets[-1])))
             episodes = self._episodes(env, rows.reshape(self.steps_per_env, *rows.shape[2:]), before)
             return self.finish(env, state, now, episodes, report_key)
 
@@ -205,12 +210,13 @@ class SAC(SoftSettings):
     def _collect(
         self, env: Environment, state: SACState, key: Array, fresh: Any, resets: Any
     ) -> tuple[Actors, Float[Array, "time env record"]]:
+        """The block's steps. Without `fresh` no episode is begun again."""
         noise = jax.random.normal(key, (self.block_length, self.num_envs, env.action_size))
         actor = self.actor(env, state)
 
         def step(actors: Actors, x: tuple[Array, Any]) -> tuple[Actors, Array]:
             after, ended, row = rollout.step_all(env, lambda *step: self.sample(*actor, *step), actors, x[0])
-            return rollout.begin_again(after, ended, fresh(x[1])), row
+            return after if fresh is None else rollout.begin_again(after, ended, fresh(x[1])), row
 
         return jax.lax.scan(step, state.actors, (noise, resets))
 
