@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import types
+from contextlib import contextmanager
 
 import jax
 import numpy as np
@@ -19,6 +21,7 @@ import qcrl
 from qcrl import CVaR, Mean, Outage, UserError, checkpoints, progress
 from qcrl.compilation import use_cache
 from qcrl.interruption import Interruption
+from qcrl.training import Group
 
 pytest_plugins = ["fakes"]
 ENV = "TwoPathEnv-v0"
@@ -71,6 +74,25 @@ def test_rows_are_what_the_algorithm_reported(fake, tmp_path):
     assert episodes["env_steps"][of_first].tolist() == list(range(10, 101, 10))
     # The fake's multiplier is the sum of all its costs.
     assert metrics["multiplier"][-2] == pytest.approx(episodes["cost"][of_first].sum(), rel=1e-5)
+
+
+def test_speed_holds_for_every_row_also_where_a_call_returns_only_when_all_is_done(fake, tmp_path, monkeypatch):
+    program = Group.program
+
+    @contextmanager
+    def slow(self, *arguments):
+        with program(self, *arguments) as (advance, scalars):
+
+            def wait(state):
+                time.sleep(0.05)
+                return jax.block_until_ready(advance(state))
+
+            yield wait, scalars
+
+    monkeypatch.setattr(Group, "program", slow)
+    run = qcrl.train("fake", ENV, Outage(15, 0.1), steps=100, out=tmp_path / "run")
+    # 20 steps an iteration. The first row comes with the second iteration, so the last two share the time of one.
+    assert (run.metrics["steps_per_second"] <= 2 * 20 / 0.05).all()
 
 
 def test_config_tells_how_to_run_again(fake, tmp_path):

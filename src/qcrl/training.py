@@ -205,19 +205,19 @@ class Group:
                 state, metrics = advance(state)
             except UserError as error:  # an environment broke, before the state was touched
                 if pending is not None:
-                    self.log(iteration - 1, pending)
+                    self.log([(iteration - 1, pending)])
                     self.save(iteration - 1, state)
                 kept = f"; saved up to iteration {iteration - 1}, to continue with: qcrl train --resume --out {self.folder}"
                 raise type(error)(f"{error}{kept if iteration > 1 else ''}") from error
-            if pending is not None:
-                self.log(iteration - 1, pending)
-            pending = metrics
-            asked = interruption.requested
-            broken = not self.alive.any()
-            due = time.monotonic() - saved >= max(checkpoint_interval, pause)
-            if asked or broken or due or iteration == self.iterations:
-                self.log(iteration, pending)
+            due = time.monotonic() - saved >= max(checkpoint_interval, pause) or iteration == self.iterations
+            rows: list[tuple[int, Any]] = [] if pending is None else [(iteration - 1, pending)]
+            self.log([*rows, (iteration, metrics)] if due else rows)
+            pending = None if due else metrics
+            asked, broken = interruption.requested, not self.alive.any()
+            if pending is not None and (asked or broken):
+                self.log([(iteration, pending)])
                 pending = None
+            if pending is None:
                 begun = time.monotonic()
                 self.save(iteration, state)
                 saved = self.mark = time.monotonic()
@@ -228,23 +228,26 @@ class Group:
             if broken:
                 break
 
-    def log(self, iteration: int, metrics: Any) -> None:
-        """Write and show one iteration, once it is done."""
-        while not metrics.scalars["alive"].is_ready():
+    def log(self, rows: Sequence[tuple[int, Any]]) -> None:
+        """Write and show some iterations, once all of them are done: they share the time since the last ones."""
+        if not rows:
+            return
+        while not rows[-1][1].scalars["alive"].is_ready():
             time.sleep(0.002)  # not block_until_ready: signals are only heard between two lines of Python
-        scalars, episodes = jax.device_get(metrics)
         now = time.monotonic()
-        speed = len(self.lanes) * self.algorithm.steps_per_iteration / (now - self.mark)
+        speed = len(rows) * len(self.lanes) * self.algorithm.steps_per_iteration / (now - self.mark)
         self.mark = now
-        for lane, before, after in zip(self.lanes, self.alive, scalars["alive"]):
-            if before and not after:
-                self.display.say(
-                    f"{lane} turned non-finite in iteration {iteration}: it is frozen with its last good policy"
-                )
-        self.alive = scalars["alive"]
-        self.recorder.log(scalars, episodes, speed)
-        if self.alive.any():
-            self.display.update(iteration, scalars, speed)
+        for iteration, metrics in rows:
+            scalars, episodes = jax.device_get(metrics)
+            for lane, before, after in zip(self.lanes, self.alive, scalars["alive"]):
+                if before and not after:
+                    self.display.say(
+                        f"{lane} turned non-finite in iteration {iteration}: it is frozen with its last good policy"
+                    )
+            self.alive = scalars["alive"]
+            self.recorder.log(scalars, episodes, speed)
+            if self.alive.any():
+                self.display.update(iteration, scalars, speed)
 
     def save(self, iteration: int, state: Any) -> None:
         """Policies for users, and a checkpoint that a resumed run continues from."""
