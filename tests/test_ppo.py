@@ -129,6 +129,14 @@ def test_relative_gains_move_the_multiplier_by_factors():
         assert large.value == pytest.approx(80 * float(small.value), rel=1e-5)
 
 
+def test_the_integral_gain_counts_times_a_power_of_the_multiplier():
+    gains = Gains(0.0, 0.5, 0.0, clip=0.1, relative=True, power=0.5, margin=0.1)
+    for start in (4.0, 25.0):
+        for statistic, error in ((0.9, 0.1), (0.2, 0.02), (0.18, 0.0), (0.0, -0.1)):
+            moved = Multiplier.init(start, 1).update(Steering(jnp.float32(statistic), jnp.float32(0.2)), gains)
+            assert moved.value == pytest.approx(start + start**0.5 * np.expm1(0.5 * error), rel=1e-5)
+
+
 def test_drivers():
     costs = jnp.array([10.0, 20.0, 30.0, 40.0, 500.0])
     valid = jnp.array([True, True, True, True, False])
@@ -332,6 +340,8 @@ def test_every_field_is_explained():
         (lambda: QCPO(learning_rate=0.0), "learning_rate is 0.0"),
         (lambda: QCPO(learning_rate_halving=0.0), "learning_rate_halving is 0.0"),
         (lambda: QCPO(relative_gains=True), "initial_multiplier is 0.0, but with relative_gains"),
+        (lambda: QCPO(integral_power=1.5), "integral_power is 1.5"),
+        (lambda: QCPO(target_margin=1.0), "target_margin is 1.0, but must be at least 0 and less than 1"),
         (lambda: QCPO(tail_quantiles=30), "tail_quantiles is 30"),
         (lambda: PPOLag(num_envs=0), "num_envs is 0"),
     ],

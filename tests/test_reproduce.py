@@ -146,6 +146,20 @@ def test_a_figure_borrows_what_its_grid_asks_for_and_sorts_it(tmp_path):
     assert rows == [("qcpo-authors", 0.1), ("qcpo-authors", 0.5), ("qcpo-tuned", 0.1)]
 
 
+def test_a_figure_shows_tasks_beyond_the_papers_where_they_were_trained(tmp_path):
+    made_up(tmp_path / "weibull", "DynamicEnv-v0", "wcsac_weibull-paper", [0.1, 0.2], [1])
+    made_up(tmp_path / "weibull", "GremlinEnv-v0", "wcsac_weibull-paper", [0.1, 0.2], [1])
+    for environment in ("GremlinEnv-v0", "SimpleButtonEnv-v0"):
+        made_up(tmp_path / "main", environment, "wcsac-paper", [0.1, 0.2], [1])
+    made = reproduce("weibull", source=tmp_path, out=tmp_path / "out")
+    rows = [line.split(",")[:2] for line in made.table.read_text().splitlines()[1:]]
+    assert rows == [
+        ["DynamicEnv-v0", "wcsac_weibull-paper"],
+        ["GremlinEnv-v0", "wcsac-paper"],
+        ["GremlinEnv-v0", "wcsac_weibull-paper"],
+    ]
+
+
 @pytest.mark.parametrize("figure", FIGURES)
 def test_every_grid_is_valid_at_every_scale(figure):
     from importlib import import_module

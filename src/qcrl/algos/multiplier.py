@@ -76,7 +76,7 @@ DRIVERS: dict[str, Driver] = {"quantile": quantile_driver, "outage": outage_driv
 
 
 RELATIVE_RANGE = 0.1, 1e4
-"""Where a multiplier that moves by factors stays: from 0 it would never rise again."""
+"""Where a multiplier with relative gains stays: from 0 it would never rise again."""
 
 
 class Gains(NamedTuple):
@@ -88,7 +88,11 @@ class Gains(NamedTuple):
     smoothing: float = 0.95
     clip: float = math.inf
     relative: bool = False
-    """Gains are shares of the multiplier: it moves by factors, as fast in a task that needs 40 as in one that needs 2."""
+    """Gains are shares of the multiplier, so that it moves about as fast in a task that needs 40 as in one that needs 2."""
+    power: float = 1.0
+    """With relative gains, the integral gain counts times this power of the multiplier: 1 moves it by factors."""
+    margin: float = 0.0
+    """Share of the target by which to stay below it."""
 
 
 class Multiplier(NamedTuple):
@@ -107,9 +111,10 @@ class Multiplier(NamedTuple):
 
     def update(self, steering: Steering, gains: Gains) -> "Multiplier":
         """P follows the smoothed error; D only pushes up, by how much the smoothed statistic rose over the delay."""
-        error = jnp.clip(steering.statistic - steering.target, -gains.clip, gains.clip)
+        error = jnp.clip(steering.statistic - (1 - gains.margin) * steering.target, -gains.clip, gains.clip)
         if gains.relative:
-            integral = jnp.clip(self.integral * jnp.exp(gains.integral * error), *RELATIVE_RANGE)
+            move = self.integral**gains.power * jnp.expm1(gains.integral * error)
+            integral = jnp.clip(self.integral + move, *RELATIVE_RANGE)
         else:
             integral = jnp.maximum(0.0, self.integral + gains.integral * error)
         smooth_error = gains.smoothing * self.smooth_error + (1 - gains.smoothing) * error

@@ -157,6 +157,8 @@ class PPO(ActorCritic):
             self.gain_smoothing,
             self.error_clip,
             self.relative_gains,
+            self.integral_power,
+            self.target_margin,
         )
         moved = state.controller.update(steering, gains)
         return choose(window.seen > 0, moved, state.controller)

@@ -75,6 +75,10 @@ class Settings:
     """Bound on the driver's error, in scaled costs or, for the outage driver, as a share of episodes."""
     relative_gains: bool = False
     """Gains are shares of the multiplier, which then needs an initial value above 0."""
+    integral_power: float = 1.0
+    """With relative gains: the integral gain counts times this power of the multiplier; 1 moves it by factors."""
+    target_margin: float = 0.0
+    """Share of the driver's target by which the multiplier is steered below it."""
     gain_smoothing: float = 0.95
     """Decay of the running means behind the proportional and derivative gains."""
     derivative_delay: int = 10
@@ -123,9 +127,18 @@ class Settings:
         ):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} is {getattr(self, name)}, but must be greater than 0")
-        for name in ("discount", "advantage_decay", "cost_advantage_decay", "target_decay", "gain_smoothing"):
+        for name in (
+            "discount",
+            "advantage_decay",
+            "cost_advantage_decay",
+            "target_decay",
+            "gain_smoothing",
+            "integral_power",
+        ):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} is {getattr(self, name)}, but must lie between 0 and 1")
+        if not 0 <= self.target_margin < 1:
+            raise UserError(f"target_margin is {self.target_margin}, but must be at least 0 and less than 1")
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise UserError(f"hidden_sizes is {self.hidden_sizes}, but must be at least one size, each from 1 on")
         if self.steps_per_env % self.chunk_length:
