@@ -262,6 +262,17 @@ def test_resuming_with_another_config_is_refused_and_loses_nothing(fake, tmp_pat
     assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
 
 
+def test_a_run_from_before_a_setting_was_there_is_resumed_with_its_default(fake, tmp_path):
+    run = train(tmp_path / "run")
+    config = json.loads((run.path / "config.json").read_text())
+    del config["algorithm"]["fields"]["scale"]
+    (run.path / "config.json").write_text(json.dumps(config))
+    assert train(run.path, resume=True).metrics["iteration"].max() == run.metrics["iteration"].max()
+    (run.path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"another scale \(10.0, now 2.0\)"):
+        train(run.path, resume=True, scale=2.0)
+
+
 def test_an_existing_run_is_not_overwritten(fake, tmp_path):
     run = train(tmp_path / "run")
     before = (run.path / "metrics.csv").read_bytes()

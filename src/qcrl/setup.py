@@ -201,6 +201,9 @@ def _claim(folder: Path, config: dict[str, Any], resume: bool, say: Callable[[st
         raise UserError(f"{folder} exists already; continue that run with --resume, or give another --out")
     else:
         stored = read_config(folder)
+        # A setting that is newer than the run has its default in it.
+        settings = hyperparameters.to_json(hyperparameters.from_json(stored["algorithm"]))
+        stored["algorithm"] = json.loads(json.dumps(settings))
         for key in SAME_ON_RESUME:
             if stored.get(key) != config[key]:
                 raise UserError(
