@@ -3,6 +3,7 @@
 import ast
 import inspect
 import itertools
+import types
 from dataclasses import fields, replace
 
 import jax
@@ -135,6 +136,19 @@ def test_the_integral_gain_counts_times_a_power_of_the_multiplier():
         for statistic, error in ((0.9, 0.1), (0.2, 0.02), (0.18, 0.0), (0.0, -0.1)):
             moved = Multiplier.init(start, 1).update(Steering(jnp.float32(statistic), jnp.float32(0.2)), gains)
             assert moved.value == pytest.approx(start + start**0.5 * np.expm1(0.5 * error), rel=1e-5)
+
+
+def test_settings_reach_the_multiplier():
+    finished = jnp.ones(100, bool)
+    costs = jnp.where(jnp.arange(100) < 12, 20.0, 0.0)
+    window = Window.init(100).add(Episodes(finished, jnp.arange(100), costs, costs))
+    state = types.SimpleNamespace(controller=Multiplier.init(4.0, 10), limit=15.0, probability=0.1)
+    tuned = preset("qcpo", "tuned")
+    error = 0.12 - 0.95 * 0.1
+    integral = 4 + 2 * np.expm1(0.25 * error)
+    assert tuned._steer(state, window).value == pytest.approx(integral * (1 + 3 * 0.2 * error), rel=1e-5)
+    plain = replace(tuned, relative_gains=False, target_margin=0.0, error_clip=0.01)
+    assert plain._steer(state, window).value == pytest.approx(4 + 0.25 * 0.01 + 3 * 0.2 * 0.01, rel=1e-6)
 
 
 def test_drivers():

@@ -151,6 +151,7 @@ def test_a_figure_shows_tasks_beyond_the_papers_where_they_were_trained(tmp_path
     made_up(tmp_path / "weibull", "GremlinEnv-v0", "wcsac_weibull-paper", [0.1, 0.2], [1])
     for environment in ("GremlinEnv-v0", "SimpleButtonEnv-v0"):
         made_up(tmp_path / "main", environment, "wcsac-paper", [0.1, 0.2], [1])
+    (tmp_path / "weibull" / "SimpleButtonEnv-v0").mkdir()
     made = reproduce("weibull", source=tmp_path, out=tmp_path / "out")
     rows = [line.split(",")[:2] for line in made.table.read_text().splitlines()[1:]]
     assert rows == [

@@ -273,6 +273,25 @@ def test_a_run_from_before_a_setting_was_there_is_resumed_with_its_default(fake,
         train(run.path, resume=True, scale=2.0)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (("config.json", '"scale"', '"once"'), "config.json is not one of this version of qcrl .*'once'"),
+        (("config.json", '"algorithm"', '"other"'), "config.json is not one of this version of qcrl"),
+        (("metrics.csv", "outage", "shares"), "metrics.csv has other columns than this version of qcrl writes"),
+    ],
+)
+def test_a_run_of_another_version_is_refused_and_loses_nothing(fake, tmp_path, changed, message):
+    run = train(tmp_path / "run")
+    name, old, new = changed
+    (run.path / name).write_text((run.path / name).read_text().replace(old, new))
+    kept = [run.path / each for each in ("metrics.csv", "episodes.csv")]
+    before = [path.read_bytes() for path in kept]
+    with pytest.raises(UserError, match=message):
+        train(run.path, steps=200, resume=True)
+    assert before == [path.read_bytes() for path in kept]
+
+
 def test_an_existing_run_is_not_overwritten(fake, tmp_path):
     run = train(tmp_path / "run")
     before = (run.path / "metrics.csv").read_bytes()

@@ -96,6 +96,11 @@ class Recorder:
 
 def _reopen(path: Path, size: int, header: Sequence[str]) -> IO[bytes]:
     path.touch()
+    with open(path) as old:
+        if size and old.readline().rstrip("\n") != ",".join(header):
+            raise UserError(
+                f"{path} has other columns than this version of qcrl writes; resume it with its own version"
+            )
     _cut(path, size)
     file = open(path, "ab", buffering=0)  # noqa: SIM115 - unbuffered: a kill loses no finished row
     if size == 0:

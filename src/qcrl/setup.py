@@ -202,7 +202,12 @@ def _claim(folder: Path, config: dict[str, Any], resume: bool, say: Callable[[st
     else:
         stored = read_config(folder)
         # A setting that is newer than the run has its default in it.
-        settings = hyperparameters.to_json(hyperparameters.from_json(stored["algorithm"]))
+        try:
+            settings = hyperparameters.to_json(hyperparameters.from_json(stored["algorithm"]))
+        except (UserError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{folder / 'config.json'} is not one of this version of qcrl ({error}); give another --out"
+            ) from error
         stored["algorithm"] = json.loads(json.dumps(settings))
         for key in SAME_ON_RESUME:
             if stored.get(key) != config[key]:

@@ -4,7 +4,8 @@ With X an episode's cost, R its return and p the level, CVaR(X) is the minimum o
 
     minimise over nu and the policy, maximise over the multiplier:  -E[R] + multiplier (nu + E[(X - nu)+] / p - limit)
 
-is stepped along by its gradients: nu fastest, then the policy, and the multiplier slowest.
+is stepped along by its gradients: nu fastest, then the policy, and the multiplier slowest. The gradient in nu is taken
+without its factor, the multiplier: nu finds the quantile as well while the constraint does not bind.
 """
 
 import math
@@ -157,7 +158,7 @@ class CVaRPG:
     def learn(
         self, before: CVaRState, actors: Actors, trajectory: Trajectory, episodes: Episodes, key: Array
     ) -> tuple[CVaRState, Metrics]:
-        """One step of the policy, nu and the multiplier, all along gradients at the values of `before`."""
+        """One step of the policy, nu and the multiplier, all from the values of `before`."""
         level, any_finished = before.probability, jnp.any(episodes.finished)
         share = jnp.mean(episodes.cost > before.nu, where=episodes.finished)
         excess = jnp.mean(jnp.maximum(episodes.cost - before.nu, 0.0), where=episodes.finished)

@@ -88,9 +88,9 @@ class Gains(NamedTuple):
     smoothing: float = 0.95
     clip: float = math.inf
     relative: bool = False
-    """Gains are shares of the multiplier, so that it moves about as fast in a task that needs 40 as in one that needs 2."""
+    """Gains count times the multiplier, so that it can follow both in a task that needs 40 and in one that needs 2."""
     power: float = 1.0
-    """With relative gains, the integral gain counts times this power of the multiplier: 1 moves it by factors."""
+    """With relative gains: the integral gain counts times this power of the multiplier; 1 moves it by factors."""
     margin: float = 0.0
     """Share of the target by which to stay below it."""
 

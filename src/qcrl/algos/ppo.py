@@ -151,14 +151,14 @@ class PPO(ActorCritic):
         costs, valid = window.cost, window.recent(self.driver_window)
         steering = DRIVERS[self.driver](costs, valid, state.limit, state.probability, self.cost_scale)
         gains = Gains(
-            self.proportional_gain,
-            self.integral_gain,
-            self.derivative_gain,
-            self.gain_smoothing,
-            self.error_clip,
-            self.relative_gains,
-            self.integral_power,
-            self.target_margin,
+            proportional=self.proportional_gain,
+            integral=self.integral_gain,
+            derivative=self.derivative_gain,
+            smoothing=self.gain_smoothing,
+            clip=self.error_clip,
+            relative=self.relative_gains,
+            power=self.integral_power,
+            margin=self.target_margin,
         )
         moved = state.controller.update(steering, gains)
         return choose(window.seen > 0, moved, state.controller)

@@ -74,7 +74,7 @@ class Settings:
     error_clip: float = math.inf
     """Bound on the driver's error, in scaled costs or, for the outage driver, as a share of episodes."""
     relative_gains: bool = False
-    """Gains are shares of the multiplier, which then needs an initial value above 0."""
+    """Gains count times the multiplier, which then needs an initial value above 0."""
     integral_power: float = 1.0
     """With relative gains: the integral gain counts times this power of the multiplier; 1 moves it by factors."""
     target_margin: float = 0.0

@@ -44,12 +44,12 @@ def write(figure: str, module: Any, source: Path, out: Path, failures: dict[str,
 
 
 def _choose(module: Any, source: Path) -> list[Found]:
-    """All that the figure's own folder has of its environments; of the others only what its grid asks for."""
+    """All that the figure's own folder has; and from those of others, for the same environments, what its grid trains."""
     own = source / module.SOURCES[0]
-    beyond = [each for each in getattr(module, "BEYOND", ()) if (own / each).is_dir()]
-    environments = [*module.GRID["environments"], *beyond]
     asked = {cell.label for cell in cells(scaled(module, 1.0))}
     known = collect(source / name for name in module.SOURCES)
+    trained = {each.environment for each in known if own in each.folder.parents}
+    environments = [*module.GRID["environments"], *(each for each in getattr(module, "BEYOND", ()) if each in trained)]
     mine = [each for each in known if own in each.folder.parents or each.label in asked]
     found = [each for each in mine if each.environment in environments]
     return sorted(found, key=lambda each: (environments.index(each.environment), each.label, each.probability))
