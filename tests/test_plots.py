@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from scipy import stats
 from qcrl import analysis
 from qcrl.analysis import read_curves
 from qcrl.cli import main
-from qcrl.plots import DASHES, FORMATS, PALETTE, figure, plot
+from qcrl.plots import DASHES, FORMATS, PALETTE, cost_figure, figure, plot
+from qcrl.runs import load
 
 pytest_plugins = ["trained"]
 HEADER = "seed,probability,limit,iteration,env_steps,episode_return,episode_cost,outage,multiplier\n"
@@ -76,6 +78,14 @@ def test_labels_name_the_run_where_nothing_else_differs(trained, evaluated):
     labels = [curves.label for curves in read_curves([trained.path, evaluated.path])]
     assert labels[0] == "QCPO fast, p = 0.1 (two <paths>)"
     assert labels[2] == "QCPO fast, p = 0.1 (evaluated)"
+
+
+def test_panels_name_the_run_where_nothing_else_differs(trained, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(trained.path, copy)
+    titles = [axes.get_title() for axes in cost_figure([trained, load(copy)]).axes]
+    assert len({*titles}) == len(titles) == 4
+    assert titles[2].startswith("QCPO fast on TwoPathEnv-v0, p = 0.1 (copy)\n")
 
 
 def test_colours_tell_algorithms_apart_and_line_styles_their_settings():

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import itertools
+import json
 import types
 from dataclasses import fields, replace
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from qcrl import hyperparameters
 from qcrl.algos import ALGORITHMS, PRESETS, QCPO, PPOLag, episode_window, preset
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.losses import gaussian_log_prob, policy_loss
@@ -315,6 +317,8 @@ def test_every_algorithm_has_every_preset():
         for kind in ("paper", "authors", "tuned", "fast"):
             assert type(preset(name, kind)) is algorithm
             hash(preset(name, kind))
+            written = json.dumps(hyperparameters.to_json(preset(name, kind)))
+            assert json.dumps(hyperparameters.to_json(hyperparameters.from_json(json.loads(written)))) == written
     paper = preset("qcpo", "paper")
     assert (paper.quantiles, paper.tail_quantiles, paper.discount, paper.learning_rate) == (25, 8, 0.99, 1e-4)
     assert (paper.clip, paper.weight_clip, paper.integral_gain, paper.epochs) == (0.1, 0.5, 0.1, 8)
@@ -354,6 +358,10 @@ def test_every_field_is_explained():
         (lambda: QCPO(learning_rate=0.0), "learning_rate is 0.0"),
         (lambda: QCPO(learning_rate_halving=0.0), "learning_rate_halving is 0.0"),
         (lambda: QCPO(relative_gains=True), "initial_multiplier is 0.0, but with relative_gains"),
+        (lambda: QCPO(error_clip=-1.0), "error_clip is -1.0, but must be greater than 0"),
+        (lambda: QCPO(clip=0.0), "clip is 0.0"),
+        (lambda: QCPO(integral_gain=-1.0), "integral_gain is -1.0, but must be at least 0"),
+        (lambda: QCPO(weight_clip=-1.0), "weight_clip is -1.0, but must be at least 0"),
         (lambda: QCPO(integral_power=1.5), "integral_power is 1.5"),
         (lambda: QCPO(target_margin=1.0), "target_margin is 1.0, but must be at least 0 and less than 1"),
         (lambda: QCPO(tail_quantiles=30), "tail_quantiles is 30"),

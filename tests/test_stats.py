@@ -49,6 +49,11 @@ def test_episodes_needed_without_outages_has_a_closed_form(probability, episodes
     assert episodes_needed(probability) == episodes
 
 
+def test_more_episodes_than_anyone_will_run_are_refused():
+    with pytest.raises(UserError, match=r"so close to the probability .* that about 6e[+]11 episodes"):
+        episodes_needed(0.1, expected=0.099999)
+
+
 @pytest.mark.parametrize(("probability", "expected", "power"), [(0.1, 0.05, 0.8), (0.2, 0.1, 0.9), (0.05, 0.01, 0.5)])
 def test_episodes_needed_is_the_smallest_that_has_the_power(probability, expected, power):
     def power_of(episodes):

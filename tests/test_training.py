@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -290,6 +291,29 @@ def test_a_run_of_another_version_is_refused_and_loses_nothing(fake, tmp_path, c
     with pytest.raises(UserError, match=message):
         train(run.path, steps=200, resume=True)
     assert before == [path.read_bytes() for path in kept]
+
+
+def test_what_was_found_out_about_earlier_policies_is_set_aside(fake, tmp_path, capsys):
+    run = train(tmp_path / "run")
+    for name in ("evaluation-jax.json", "certificate-seed0-p0.1-d15.json"):
+        (run.path / name).write_text(name)
+    train(run.path, resume=True)
+    assert not (run.path / "earlier").exists()  # nothing was left to train
+    train(run.path, steps=200, resume=True)
+    names = ["certificate-seed0-p0.1-d15.json", "evaluation-jax.json"]
+    assert [(path.name, path.read_text()) for path in sorted((run.path / "earlier" / "iteration-5").iterdir())] == [
+        (name, name) for name in names
+    ]
+    assert not [*run.path.glob("evaluation-*"), *run.path.glob("certificate-*")]
+    assert "are of earlier policies" in capsys.readouterr().err
+
+
+def test_a_run_without_checkpoints_says_that_it_starts_over(fake, tmp_path, capsys):
+    run = train(tmp_path / "run")
+    shutil.rmtree(run.path / "checkpoints")
+    again = train(run.path, resume=True)
+    assert "holds no checkpoint, so training starts from the beginning" in capsys.readouterr().err
+    assert rows(again) == rows(run)
 
 
 def test_an_existing_run_is_not_overwritten(fake, tmp_path):

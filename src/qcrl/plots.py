@@ -174,11 +174,11 @@ def cost_figure(runs: Sequence[Run]) -> Figure:
     height = -(-len(shown) // width)
     drawn = Figure(figsize=(max(5.0, 4.2 * width), 3.4 * height + 0.6), layout="constrained")
     panels = drawn.subplots(height, width, squeeze=False)
-    for axes, (run, evaluation, pooled) in zip(panels.flat, shown):
+    titles = [_cost_title(*each) for each in shown]
+    for axes, (run, evaluation, pooled), title in zip(panels.flat, shown, titles):
         _draw_costs(axes, evaluation, pooled)
-        limit = f", limit {pooled['limit']:g}" if len(run.config["limits"]) > 1 else ""
-        title = f"{label(run.config)} on {run.config['environment']['id']}, p = {pooled['probability']:g}{limit}"
-        axes.set_title(f"{title}\n{evaluation.name}", fontsize=9, color=INK)
+        name = f" ({run.path.resolve().name})" if titles.count(title) > 1 else ""
+        axes.set_title(title.replace("\n", f"{name}\n"), fontsize=9, color=INK)
     for axes in panels.flat[len(shown) :]:
         axes.set_axis_off()
     handles = [
@@ -190,6 +190,12 @@ def cost_figure(runs: Sequence[Run]) -> Figure:
     ]
     _legend(drawn, handles, width)
     return drawn
+
+
+def _cost_title(run: Run, evaluation: Evaluation, pooled: dict[str, Any]) -> str:
+    limit = f", limit {pooled['limit']:g}" if len(run.config["limits"]) > 1 else ""
+    setting = f"{label(run.config)} on {run.config['environment']['id']}, p = {pooled['probability']:g}{limit}"
+    return f"{setting}\n{evaluation.name}"
 
 
 def _draw_costs(axes: Axes, evaluation: Evaluation, pooled: dict[str, Any]) -> None:

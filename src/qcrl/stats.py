@@ -9,6 +9,9 @@ from scipy import stats
 
 from qcrl.errors import UserError
 
+MOST_EPISODES = 1e8
+"""More than anyone will run."""
+
 
 def outage_interval(outages: int, episodes: int, confidence: float = 0.95) -> tuple[float, float]:
     """Exact two-sided (Clopper-Pearson) confidence interval for the outage probability."""
@@ -41,6 +44,16 @@ def episodes_needed(probability: float, confidence: float = 0.95, expected: floa
         raise UserError(
             f"expected is {expected}, but only an outage below the probability ({probability}) can be certified; "
             "expect less or promise more"
+        )
+    # By the normal approximation, so that the search below ends.
+    reach = sum(
+        stats.norm.ppf(level) * (p * (1 - p)) ** 0.5 for level, p in ((confidence, probability), (power, expected))
+    )
+    about = (reach / (probability - expected)) ** 2
+    if about > MOST_EPISODES:
+        raise UserError(
+            f"expected is {expected}, so close to the probability ({probability}) that about {about:.1g} episodes "
+            "would be needed; expect less or promise more"
         )
     # With k outages, the bound meets the probability from n_k episodes on: those within which outage k + 1 would have
     # come, with the asked confidence, were the true outage `probability`. From n_k to n_{k+1} the power only falls.

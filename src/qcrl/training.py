@@ -161,6 +161,8 @@ class Group:
         if restored is not None:
             self.alive = restored.alive
             self.display.say(f"{self.folder} continues after iteration {first:,} of {self.iterations:,}")
+        elif (self.folder / "metrics.csv").exists():
+            self.display.say(f"{self.folder} holds no checkpoint, so training starts from the beginning")
         if first >= self.iterations or not self.alive.any():
             return
         with Interruption(self.display.say) as interruption:
@@ -176,11 +178,22 @@ class Group:
                 advance, scalars = stack.enter_context(self.program(state, shapes, first))
                 self.recorder = Recorder(self.folder, self.lanes, scalars, info.get("sizes", {}), self.iterations)
                 stack.enter_context(contextlib.closing(self.recorder))
+                self._set_aside(first)
                 self.recorder.curves.append(TensorBoard(self.folder, f".{first}"))
                 if wandb is not None:
                     self.recorder.curves.append(WandB(self.folder, wandb, self.config))
                 self.display.start(first, self.iterations)
                 self.advance(advance, state, first, checkpoint_interval, interruption)
+
+    def _set_aside(self, iteration: int) -> None:
+        """What was found out about the policies so far shall not be taken for a result of those to come."""
+        found = [path for kind in ("evaluation-*", "certificate-*") for path in self.folder.glob(kind)]
+        if found:
+            earlier = self.folder / "earlier" / f"iteration-{iteration}"
+            earlier.mkdir(parents=True, exist_ok=True)
+            for path in found:
+                path.replace(earlier / path.name)
+            self.display.say(f"evaluations and certificates so far are of earlier policies, and now in {earlier}")
 
     @contextlib.contextmanager
     def program(self, state: Any, shapes: Any, first: int) -> Iterator[tuple[Any, Any]]:

@@ -46,8 +46,9 @@ class QCPO(PPO):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.kappa >= 0:
-            raise UserError(f"kappa is {self.kappa}, but must be at least 0")
+        for name in ("kappa", "weight_clip", "quantile_loss_weight", "tail_loss_weight"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"{name} is {getattr(self, name)}, but must be at least 0")
         if not 2 <= self.tail_quantiles <= self.quantiles:
             raise UserError(
                 f"tail_quantiles is {self.tail_quantiles}, but must be at least 2 and at most quantiles ({self.quantiles})"

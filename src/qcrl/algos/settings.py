@@ -123,10 +123,22 @@ class Settings:
             "cost_scale",
             "observation_clip",
             "max_gradient_norm",
+            "clip",
             "target_kl",
+            "error_clip",
         ):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} is {getattr(self, name)}, but must be greater than 0")
+        for name in (
+            "integral_gain",
+            "proportional_gain",
+            "derivative_gain",
+            "initial_multiplier",
+            "value_loss_weight",
+            "cost_mean_loss_weight",
+        ):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"{name} is {getattr(self, name)}, but must be at least 0")
         for name in (
             "discount",
             "advantage_decay",
