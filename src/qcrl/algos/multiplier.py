@@ -91,8 +91,6 @@ class Gains(NamedTuple):
     """Gains count times the multiplier, so that it can follow both in a task that needs 40 and in one that needs 2."""
     power: float = 1.0
     """With relative gains: the integral gain counts times this power of the multiplier; 1 moves it by factors."""
-    margin: float = 0.0
-    """Share of the target by which to stay below it."""
 
 
 class Multiplier(NamedTuple):
@@ -111,7 +109,7 @@ class Multiplier(NamedTuple):
 
     def update(self, steering: Steering, gains: Gains) -> "Multiplier":
         """P follows the smoothed error; D only pushes up, by how much the smoothed statistic rose over the delay."""
-        error = jnp.clip(steering.statistic - (1 - gains.margin) * steering.target, -gains.clip, gains.clip)
+        error = jnp.clip(steering.statistic - steering.target, -gains.clip, gains.clip)
         if gains.relative:
             move = self.integral**gains.power * jnp.expm1(gains.integral * error)
             integral = jnp.clip(self.integral + move, *RELATIVE_RANGE)

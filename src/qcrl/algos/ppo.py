@@ -18,7 +18,7 @@ from qcrl.algos import distributions
 from qcrl.algos.actor_critic import ActorCritic
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.losses import policy_loss, value_loss
-from qcrl.algos.multiplier import DRIVERS, Gains, Multiplier, Window
+from qcrl.algos.multiplier import DRIVERS, Gains, Multiplier, Steering, Window
 from qcrl.algos.state import Metrics, TrainState
 from qcrl.algos.summary import all_finite, choose, summary
 from qcrl.envs.base import Environment
@@ -149,7 +149,8 @@ class PPO(ActorCritic):
     def _steer(self, state: TrainState, window: Window) -> Multiplier:
         """One step of the multiplier, once an episode has finished."""
         costs, valid = window.cost, window.recent(self.driver_window)
-        steering = DRIVERS[self.driver](costs, valid, state.limit, state.probability, self.cost_scale)
+        statistic, target = DRIVERS[self.driver](costs, valid, state.limit, state.probability, self.cost_scale)
+        steering = Steering(statistic, (1 - self.target_margin) * target)
         gains = Gains(
             proportional=self.proportional_gain,
             integral=self.integral_gain,
@@ -158,7 +159,6 @@ class PPO(ActorCritic):
             clip=self.error_clip,
             relative=self.relative_gains,
             power=self.integral_power,
-            margin=self.target_margin,
         )
         moved = state.controller.update(steering, gains)
         return choose(window.seen > 0, moved, state.controller)

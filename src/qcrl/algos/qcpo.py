@@ -46,9 +46,8 @@ class QCPO(PPO):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("kappa", "weight_clip", "quantile_loss_weight", "tail_loss_weight"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"{name} is {getattr(self, name)}, but must be at least 0")
+        own = ("kappa", "weight_clip", "quantile_loss_weight", "tail_loss_weight")
+        self._require("be at least 0", lambda x: x >= 0, *own)
         if not 2 <= self.tail_quantiles <= self.quantiles:
             raise UserError(
                 f"tail_quantiles is {self.tail_quantiles}, but must be at least 2 and at most quantiles ({self.quantiles})"

@@ -1,6 +1,7 @@
 """The hyper-parameters that QCPO and PPO_Lag share. The defaults are what the paper's text says; presets.py has the others."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args, get_origin, get_type_hints
 
@@ -113,44 +114,17 @@ class Settings:
         for name, hint in get_type_hints(type(self)).items():
             self._check_choice(name, get_args(hint) if get_origin(hint) is Literal else ())
         self._check_choice("driver", tuple(DRIVERS))
-        for name in ("num_envs", "steps_per_env", "chunk_length", "epochs", "minibatches", "window", "driver_window"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}, but must be at least 1")
-        for name in (
-            "learning_rate",
-            "learning_rate_halving",
-            "reward_scale",
-            "cost_scale",
-            "observation_clip",
-            "max_gradient_norm",
-            "clip",
-            "target_kl",
-            "error_clip",
-        ):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name} is {getattr(self, name)}, but must be greater than 0")
-        for name in (
-            "integral_gain",
-            "proportional_gain",
-            "derivative_gain",
-            "initial_multiplier",
-            "value_loss_weight",
-            "cost_mean_loss_weight",
-        ):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"{name} is {getattr(self, name)}, but must be at least 0")
-        for name in (
-            "discount",
-            "advantage_decay",
-            "cost_advantage_decay",
-            "target_decay",
-            "gain_smoothing",
-            "integral_power",
-        ):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name} is {getattr(self, name)}, but must lie between 0 and 1")
-        if not 0 <= self.target_margin < 1:
-            raise UserError(f"target_margin is {self.target_margin}, but must be at least 0 and less than 1")
+        counts = ("num_envs", "steps_per_env", "chunk_length", "epochs", "minibatches", "window", "driver_window")
+        rates = ("learning_rate", "learning_rate_halving", "max_gradient_norm", "clip", "target_kl", "error_clip")
+        units = ("reward_scale", "cost_scale", "observation_clip")
+        gains = ("integral_gain", "proportional_gain", "derivative_gain", "initial_multiplier")
+        weights = ("value_loss_weight", "cost_mean_loss_weight")
+        decays = ("discount", "advantage_decay", "cost_advantage_decay", "target_decay", "gain_smoothing")
+        self._require("be at least 1", lambda x: x >= 1, *counts)
+        self._require("be greater than 0", lambda x: x > 0, *rates, *units)
+        self._require("be at least 0", lambda x: x >= 0, *gains, *weights)
+        self._require("lie between 0 and 1", lambda x: 0 <= x <= 1, *decays, "integral_power")
+        self._require("be at least 0 and less than 1", lambda x: 0 <= x < 1, "target_margin")
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise UserError(f"hidden_sizes is {self.hidden_sizes}, but must be at least one size, each from 1 on")
         if self.steps_per_env % self.chunk_length:
@@ -169,6 +143,11 @@ class Settings:
             )
         if self.driver_window > self.window:
             raise UserError(f"driver_window is {self.driver_window}, but may be at most window ({self.window})")
+
+    def _require(self, what: str, holds: Callable[[float], bool], *names: str) -> None:
+        for name in names:
+            if not holds(getattr(self, name)):
+                raise UserError(f"{name} is {getattr(self, name)}, but must {what}")
 
     def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         if choices and getattr(self, name) not in choices:

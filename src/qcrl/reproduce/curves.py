@@ -9,12 +9,11 @@ from qcrl.plots import figure
 from qcrl.reproduce.results import Found
 
 
-def draw_curves(found: Sequence[Found], environments: Sequence[str], rows: Sequence[str]) -> Figure:
+def draw_curves(found: Sequence[Found], rows: Sequence[str]) -> Figure:
     """One column of panels per environment. An algorithm that does not train for an outage shows none in its name."""
-    order = [each for environment in environments for each in found if each.environment == environment]
     curves = [
         Curves(_name(each), each.environment, each.probability, each.limit, str(each.folder), each.training)
-        for each in order
+        for each in found
     ]
     return figure(curves, rows)
 

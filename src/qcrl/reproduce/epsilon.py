@@ -25,7 +25,7 @@ GRID: dict[str, Any] = {
 
 
 def draw(found: Sequence[Found]) -> Figure:
-    return draw_curves(found, ENVIRONMENTS, ("episode_return", "outage"))
+    return draw_curves(found, ("episode_return", "outage"))
 
 
 def claims(found: Sequence[Found]) -> list[Claim]:

@@ -44,12 +44,12 @@ def write(figure: str, module: Any, source: Path, out: Path, failures: dict[str,
 
 
 def _choose(module: Any, source: Path) -> list[Found]:
-    """All that the figure's own folder has; and from those of others, for the same environments, what its grid trains."""
+    """All that the figure's own folder has; and from the others, for the same environments, what its grid trains."""
     own = source / module.SOURCES[0]
     asked = {cell.label for cell in cells(scaled(module, 1.0))}
     known = collect(source / name for name in module.SOURCES)
-    trained = {each.environment for each in known if own in each.folder.parents}
-    environments = [*module.GRID["environments"], *(each for each in getattr(module, "BEYOND", ()) if each in trained)]
+    trained = [each.environment for each in known if own in each.folder.parents]
+    environments = list(dict.fromkeys([*module.GRID["environments"], *trained]))
     mine = [each for each in known if own in each.folder.parents or each.label in asked]
     found = [each for each in mine if each.environment in environments]
     return sorted(found, key=lambda each: (environments.index(each.environment), each.label, each.probability))

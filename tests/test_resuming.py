@@ -1,0 +1,138 @@
+"""A run that goes on: from which checkpoint, with which files, and when it is refused."""
+
+import json
+import shutil
+
+import pytest
+
+from fake_runs import rows, same, train
+from qcrl import Outage, UserError
+
+pytest_plugins = ["fakes"]
+
+
+def test_resuming_continues_bit_for_bit(fake, tmp_path):
+    whole = train(tmp_path / "whole", steps=200, seeds=2)
+    train(tmp_path / "parts", steps=80, seeds=2)
+    parts = train(tmp_path / "parts", steps=200, seeds=2, resume=True)
+    assert len(rows(whole)) == 20
+    assert same(parts, whole)
+    name = "seed1-p0.1-d15.safetensors"
+    assert (whole.path / "policies" / name).read_bytes() == (parts.path / "policies" / name).read_bytes()
+
+
+def test_resuming_cuts_files_back_to_the_checkpoint(fake, tmp_path):
+    whole = train(tmp_path / "whole", steps=200)
+    run = train(tmp_path / "run", steps=80)
+    before = {path.name: path.read_bytes() for path in run.path.glob("events.out.*")}
+    for name in ("metrics.csv", "episodes.csv", *before):
+        with open(run.path / name, "ab") as file:
+            file.write(b"0,0.1,15.0,5,torn")
+    (run.path / "events.out.tfevents.later").write_bytes(b"x")
+    resumed = train(run.path, steps=200, resume=True)
+    assert same(resumed, whole)
+    assert not (run.path / "events.out.tfevents.later").exists()
+    assert all((run.path / name).read_bytes() == content for name, content in before.items())
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+def test_a_torn_checkpoint_is_passed_over(fake, tmp_path, damage):
+    whole = train(tmp_path / "whole", steps=200)
+    run = train(tmp_path / "run", steps=80)
+    newest = max((run.path / "checkpoints").glob("*.safetensors"))
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    newest.write_bytes({"cut": content[:-3], "flip": content, "empty": b""}[damage])
+    assert same(train(run.path, steps=200, resume=True), whole)
+
+
+def test_a_run_whose_checkpoints_are_all_torn_is_left_alone(fake, tmp_path):
+    run = train(tmp_path / "run")
+    for path in (run.path / "checkpoints").iterdir():
+        path.write_bytes(path.read_bytes()[:50])
+    before = (run.path / "metrics.csv").read_bytes()
+    with pytest.raises(UserError, match=r"no checkpoint in .* can be read"):
+        train(run.path, steps=200, resume=True)
+    assert (run.path / "metrics.csv").read_bytes() == before
+
+
+def test_a_finished_run_has_nothing_to_resume(fake, tmp_path):
+    run = train(tmp_path / "run")
+    before = (run.path / "metrics.csv").read_bytes()
+    assert (train(run.path, resume=True).path / "metrics.csv").read_bytes() == before
+
+
+def test_resuming_where_there_is_no_run_starts_one(fake, tmp_path):
+    assert len(rows(train(tmp_path / "run", resume=True))) == 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"constraint": Outage(10, 0.1)}, r"another limits \(\[15.0\], now \[10.0\]\)"),
+        ({"constraint": Outage(15, 0.2)}, "another probabilities"),
+        ({"seeds": 2}, "another seeds"),
+        ({"scale": 2.0}, r"another scale \(10.0, now 2.0\)"),
+        ({"algo": "ppo_lag"}, r"another name \(fake, now ppo_lag\)"),
+        ({"steps": 20}, "cannot be cut"),
+    ],
+)
+def test_resuming_with_another_config_is_refused_and_loses_nothing(fake, tmp_path, changed, message):
+    run = train(tmp_path / "run")
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=message):
+        train(run.path, resume=True, **changed)
+    assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+
+def test_a_run_from_before_a_setting_was_there_is_resumed_with_its_default(fake, tmp_path):
+    run = train(tmp_path / "run")
+    config = json.loads((run.path / "config.json").read_text())
+    del config["algorithm"]["fields"]["scale"]
+    (run.path / "config.json").write_text(json.dumps(config))
+    assert train(run.path, resume=True).metrics["iteration"].max() == run.metrics["iteration"].max()
+    (run.path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"another scale \(10.0, now 2.0\)"):
+        train(run.path, resume=True, scale=2.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (("config.json", '"scale"', '"once"'), "config.json is not one of this version of qcrl .*'once'"),
+        (("config.json", '"algorithm"', '"other"'), "config.json is not one of this version of qcrl"),
+        (("metrics.csv", "outage", "shares"), "metrics.csv has other columns than this version of qcrl writes"),
+    ],
+)
+def test_a_run_of_another_version_is_refused_and_loses_nothing(fake, tmp_path, changed, message):
+    run = train(tmp_path / "run")
+    name, old, new = changed
+    (run.path / name).write_text((run.path / name).read_text().replace(old, new))
+    kept = [run.path / each for each in ("metrics.csv", "episodes.csv")]
+    before = [path.read_bytes() for path in kept]
+    with pytest.raises(UserError, match=message):
+        train(run.path, steps=200, resume=True)
+    assert before == [path.read_bytes() for path in kept]
+
+
+def test_what_was_found_out_about_earlier_policies_is_set_aside(fake, tmp_path, capsys):
+    run = train(tmp_path / "run")
+    for name in ("evaluation-jax.json", "certificate-seed0-p0.1-d15.json"):
+        (run.path / name).write_text(name)
+    train(run.path, resume=True)
+    assert not (run.path / "earlier").exists()  # nothing was left to train
+    train(run.path, steps=200, resume=True)
+    names = ["certificate-seed0-p0.1-d15.json", "evaluation-jax.json"]
+    assert [(path.name, path.read_text()) for path in sorted((run.path / "earlier" / "iteration-5").iterdir())] == [
+        (name, name) for name in names
+    ]
+    assert not [*run.path.glob("evaluation-*"), *run.path.glob("certificate-*")]
+    assert "are of earlier policies" in capsys.readouterr().err
+
+
+def test_a_run_without_checkpoints_says_that_it_starts_over(fake, tmp_path, capsys):
+    run = train(tmp_path / "run")
+    shutil.rmtree(run.path / "checkpoints")
+    again = train(run.path, resume=True)
+    assert "holds no checkpoint, so training starts from the beginning" in capsys.readouterr().err
+    assert rows(again) == rows(run)
