@@ -109,7 +109,7 @@ def rows_of(table):
 
 
 def test_the_memory_of_chunks_is_that_of_the_network_run_through_the_batch(stack):
-    collector, collect = open_rollout(stack, Ragged, lstm_size=4, steps_per_env=30)
+    collector, collect = open_rollout(stack, Ragged, lstm_size=4, late_cost=True, steps_per_env=30)
     start = collector.memory
     rows, memory = collect()
     algorithm, host = collector.algorithm, collector.host
@@ -120,9 +120,10 @@ def test_the_memory_of_chunks_is_that_of_the_network_run_through_the_batch(stack
         state.params, state.normaliser, trajectory.inputs, trajectory.first, jax.tree.map(lambda x: x[0], start)
     )
     for chunk in (1, 2):
-        kept = memory.hidden[0, chunk]
-        expected = np.where(trajectory.first[10 * chunk][:, None], 0.0, memories.hidden[10 * chunk - 1])
-        np.testing.assert_allclose(kept, expected, atol=1e-6)
+        for kept, expected in zip(memory, memories):
+            expected = np.where(trajectory.first[10 * chunk][:, None], 0.0, expected[10 * chunk - 1])
+            np.testing.assert_allclose(kept[0, chunk], expected, atol=1e-6)
+    assert all(kept[0, 1:].any() for kept in memory)
 
 
 @pytest.mark.parametrize(

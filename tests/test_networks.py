@@ -26,20 +26,27 @@ def random_inputs(key):
     return Inputs(*(jax.random.normal(k, shape) for k, shape in zip(keys, shapes)))
 
 
-@pytest.mark.parametrize("changes", [{}, dict(skip=False, cost_input="observation"), dict(lstm_size=0)])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        dict(skip=False, cost_input="observation"),
+        dict(lstm_size=0),
+        dict(cost_input="observation", late_cost=True),
+        dict(lstm_size=0, cost_input="observation", late_cost=True),
+    ],
+)
 def test_steps_equal_the_sequence_also_across_resets(changes):
     net = network(**changes)
     params, normaliser = net.init(jax.random.key(0), OBS, ACTIONS, 5)
     inputs = random_inputs(jax.random.key(1))
     first = jnp.zeros((TIME, ENVS), bool).at[4, 1].set(True).at[0, 2].set(True)
-    start = net.initial_memory(ENVS)
-    if net.lstm_size:
-        start = Memory(*jax.random.normal(jax.random.key(2), (2, ENVS, net.lstm_size)))
+    start = jax.tree.map(lambda x: jax.random.normal(jax.random.key(x.size), x.shape), net.initial_memory(ENVS))
     outputs, memories = jax.jit(net.sequence)(params, normaliser, inputs, first, start)
 
     step, memory = jax.jit(net.step), start
     for t in range(TIME):
-        memory = lstm.forget(memory, first[t]) if net.lstm_size else memory
+        memory = lstm.forget(memory, first[t])
         now = jax.tree.map(lambda x, t=t: x[t], inputs)
         output, memory = step(params, normaliser, now, memory)
         np.testing.assert_allclose(output, outputs[t], atol=1e-6)
@@ -49,6 +56,22 @@ def test_steps_equal_the_sequence_also_across_resets(changes):
         only_heads(params, 2), normaliser, jax.tree.map(lambda x: x[0], inputs), lstm.forget(start, first[0])
     )
     np.testing.assert_allclose(few, outputs[0, :, :2], atol=1e-6)
+
+
+@pytest.mark.parametrize("cost_input", ["lstm", "observation"])
+def test_a_late_cost_is_seen_one_step_late(cost_input):
+    prompt = network(cost_input=cost_input)
+    late = network(cost_input=cost_input, late_cost=True)
+    params, normaliser = prompt.init(jax.random.key(0), OBS, ACTIONS, 5)
+    inputs = random_inputs(jax.random.key(1))
+    first = jnp.zeros((TIME, ENVS), bool).at[0].set(True).at[4, 1].set(True)
+    cost = jnp.where(first, 0.0, inputs.previous_cost)  # as every rollout has it
+    shifted = jnp.where(first, 0.0, jnp.concatenate([jnp.zeros((1, ENVS)), cost[:-1]]))
+    run = lambda net, cost: net.sequence(
+        params, normaliser, inputs._replace(previous_cost=cost), first, net.initial_memory(ENVS)
+    )[0]
+    np.testing.assert_array_equal(run(late, cost), run(prompt, shifted))
+    assert not np.allclose(run(late, cost), run(prompt, cost))
 
 
 def test_an_episode_does_not_see_the_one_before():
@@ -66,7 +89,7 @@ def plain_lstm(kernel, bias, x, first, memory):
     """The textbook equations, for autodiff to differentiate."""
     outputs = []
     for t in range(len(x)):
-        hidden, cell = (jnp.where(first[t][:, None], 0.0, m) for m in memory)
+        hidden, cell = (jnp.where(first[t][:, None], 0.0, m) for m in memory[:2])
         i, f, g, o = jnp.split(jnp.concatenate([x[t], hidden], axis=-1) @ kernel + bias, 4, axis=-1)
         cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
         memory = (jax.nn.sigmoid(o) * jnp.tanh(cell), cell)

@@ -1,6 +1,6 @@
 """The rollout's bookkeeping on an environment whose every number is known: resets, episode totals, memories."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from qcrl.algos import preset
 from qcrl.envs.base import Step
 from qcrl.lstm import Memory
+from qcrl.networks import only_heads
 from qcrl.rollout import rollout, start
 
 ENVS = 3
@@ -94,6 +96,37 @@ def test_episodes_begin_and_end_where_they_should(horizon, steps, chunk, fixed_l
     np.testing.assert_array_equal(episodes.env_steps[finished], np.repeat((ends + 1) * ENVS, ENVS))
     np.testing.assert_array_equal(episodes.cost[finished], horizon)
     np.testing.assert_array_equal(episodes.return_[finished], horizon * (horizon + 1) / 2)
+
+
+@pytest.mark.parametrize("lstm_size", [6, 0])
+@pytest.mark.parametrize("horizon", [4, 5])
+def test_the_learner_sees_what_the_actor_saw(horizon, lstm_size):
+    """With costs one step late, within chunks and across them, rollouts and episodes."""
+    algorithm = replace(
+        preset("qcpo", "authors"),
+        num_envs=ENVS,
+        steps_per_env=8,
+        chunk_length=4,
+        hidden_sizes=(6,),
+        lstm_size=lstm_size,
+    )
+    env, network = CountingEnv(horizon, True), algorithm.network
+    actors = start(env, jax.random.PRNGKey(0), ENVS, network.initial_memory(ENVS))
+    params, normaliser = algorithm.init_params(env, jax.random.PRNGKey(1))
+    to_chunks, from_chunks = algorithm._to_chunks, algorithm._from_chunks
+
+    @jax.jit
+    def once(actors, key, before):
+        sample = lambda *step: algorithm.sample(only_heads(params, 1), normaliser, *step)
+        actors, batch, _ = rollout(env, sample, actors, key, 8, 4, before)
+        memory = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), batch.memory)
+        outputs, _ = network.sequence(params, normaliser, *to_chunks((batch.inputs, batch.first)), memory)
+        noise = batch.action - jnp.tanh(from_chunks(outputs)[..., :1])  # the standard deviation is 1
+        return actors, noise, jax.random.normal(jax.random.split(key)[0], noise.shape)
+
+    for index in range(3):
+        actors, noise, drawn = once(actors, jax.random.PRNGKey(index), 8 * index)
+        np.testing.assert_allclose(noise, drawn, atol=1e-5)
 
 
 def test_fixed_length_episodes_come_in_few_rows():

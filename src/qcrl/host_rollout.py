@@ -256,7 +256,8 @@ class HostRollout:
 
 def _keep(memories: Memory, before: Memory, taken: np.ndarray, chunk: int) -> None:
     """Store the memory of the environments that are at the start of a chunk."""
-    place = np.flatnonzero((taken % chunk == 0) & (taken // chunk < memories.hidden.shape[0]))
+    stored = list(zip(jax.tree.leaves(memories), jax.tree.leaves(before)))
+    place = np.flatnonzero((taken % chunk == 0) & (taken // chunk < len(stored[0][0])))
     if place.size:
-        for kept, now in zip(memories, before):
+        for kept, now in stored:
             kept[taken[place] // chunk, place] = np.asarray(now).reshape(taken.size, -1)[place]

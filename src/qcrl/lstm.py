@@ -11,10 +11,11 @@ from jaxtyping import Array, Bool, Float
 
 
 class Memory(NamedTuple):
-    """The state that is carried from step to step: output and cell."""
+    """The state that is carried from step to step: the LSTM's output and cell, and where costs are seen late, the last one."""
 
     hidden: Any
     cell: Any
+    cost: Any = ()
 
 
 def _unroll() -> int:

@@ -63,6 +63,8 @@ class Network:
     cost_input: Literal["lstm", "observation"]
     """Where the previous cost enters: beside previous action and reward, or as one more observation."""
     observation_clip: float
+    late_cost: bool = False
+    """See every cost one step later than `Inputs` has it."""
 
     def init(self, key: Array, obs_size: int, action_size: int, outputs: int) -> tuple[Params, Normaliser]:
         """Kernels uniform within 1 / sqrt(fan in), biases 0."""
@@ -86,10 +88,9 @@ class Network:
         return params, Normaliser.init(inputs)
 
     def initial_memory(self, *batch: int) -> Memory:
-        """Nothing remembered yet; nothing at all where there is no LSTM."""
-        if not self.lstm_size:
-            return Memory((), ())
-        return Memory(jnp.zeros((*batch, self.lstm_size)), jnp.zeros((*batch, self.lstm_size)))
+        """Nothing remembered yet; nothing at all where there is no LSTM and no late cost."""
+        blank = lambda size: jnp.zeros((*batch, size)) if size else ()
+        return Memory(blank(self.lstm_size), blank(self.lstm_size), blank(int(self.late_cost)))
 
     def observed(self, inputs: Inputs) -> Float[Array, "*batch input"]:
         """The MLP's input before normalisation."""
@@ -100,10 +101,14 @@ class Network:
     def step(
         self, params: Params, normaliser: Normaliser, inputs: Inputs, memory: Memory
     ) -> tuple[Float[Array, "*batch outputs"], Memory]:
+        cost: Any = ()
+        if self.late_cost:
+            cost = inputs.previous_cost[..., None]
+            inputs = inputs._replace(previous_cost=memory.cost[..., 0])
         feature = self._mlp(params, normaliser, inputs)
         if self.lstm_size:
             memory = lstm.step(params["lstm"], self._lstm_input(feature, inputs), memory)
-        return self._heads(params, feature, memory.hidden), memory
+        return self._heads(params, feature, memory.hidden), memory._replace(cost=cost)
 
     def sequence(
         self,
@@ -114,11 +119,16 @@ class Network:
         start: Memory,
     ) -> tuple[Float[Array, "time batch outputs"], Memory]:
         """Outputs and memories of every step, with the memory emptied where `first` marks an episode's first step."""
+        cost: Any = ()
+        if self.late_cost:
+            cost = inputs.previous_cost[..., None]
+            late = jnp.concatenate([start.cost[None], cost[:-1]])[..., 0]
+            inputs = inputs._replace(previous_cost=jnp.where(first, 0.0, late))
         feature = self._mlp(params, normaliser, inputs)
-        memories = start
+        memories = Memory(start.hidden, start.cell)
         if self.lstm_size:
-            memories = lstm.sequence(params["lstm"], self._lstm_input(feature, inputs), first, start)
-        return self._heads(params, feature, memories.hidden), memories
+            memories = lstm.sequence(params["lstm"], self._lstm_input(feature, inputs), first, memories)
+        return self._heads(params, feature, memories.hidden), memories._replace(cost=cost)
 
     def _mlp(self, params: Params, normaliser: Normaliser, inputs: Inputs) -> Array:
         x = normaliser(self.observed(inputs), self.observation_clip)

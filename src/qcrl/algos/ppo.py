@@ -216,7 +216,7 @@ class PPO(ActorCritic):
         self, state: TrainState, normaliser: Normaliser, multiplier: Array, batch: Batch, key: Array
     ) -> tuple[Params, Any, Scalars]:
         """All gradient steps of an iteration, and the losses of the last one."""
-        if not self.lstm_size:
+        if not self.remembers:
             # Without a memory every step is a chunk of its own.
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
         trained = state.iteration >= self.warmup_iterations

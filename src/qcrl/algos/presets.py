@@ -23,6 +23,7 @@ AS_RELEASED: dict[str, Any] = dict(
     cost_scale=10.0,
     skip=True,
     cost_input="observation",
+    late_cost=True,
     normalise_observations=True,
     tanh_mean=True,
 )
@@ -30,6 +31,7 @@ AS_RELEASED: dict[str, Any] = dict(
 SMALL: dict[str, Any] = dict(
     hidden_sizes=(64, 64),
     lstm_size=0,
+    late_cost=False,
     learning_rate=1e-3,
     epochs=4,
     minibatches=4,
@@ -44,6 +46,7 @@ authors = replace(paper, **AS_RELEASED, weight_smoothing="standardise")
 tuned = replace(
     authors,
     lstm_size=0,
+    late_cost=False,
     cut_at_chunks=False,
     clipping="joint",
     minibatches=4,
@@ -70,7 +73,7 @@ fast = replace(
 
 lag_paper = PPOLag()
 lag_authors = replace(lag_paper, **AS_RELEASED, integral_gain=1.0, driver_window=12)
-lag_tuned = replace(lag_authors, integral_gain=0.1, driver_window=100)
+lag_tuned = replace(lag_authors, late_cost=False, integral_gain=0.1, driver_window=100)
 lag_fast = replace(lag_tuned, **SMALL)
 
 # Two CPU cores: a small network, and half as many gradient steps.

@@ -99,6 +99,8 @@ class Settings:
     """Add the MLP's output to the LSTM's."""
     cost_input: Literal["lstm", "observation"] = "lstm"
     """Where the previous cost enters: beside previous action and reward, or as one more observation."""
+    late_cost: bool = False
+    """The previous cost is seen one step late."""
     normalise_observations: bool = False
     """Normalise observations by their running mean and variance, updated once per iteration."""
     observation_clip: float = 10.0
@@ -159,5 +161,10 @@ class Settings:
 
     @property
     def pieces(self) -> int:
-        """What minibatches are made of: chunks for an LSTM, single steps without one."""
-        return self.steps_per_iteration // (self.chunk_length if self.lstm_size else 1)
+        """What minibatches are made of: chunks where the network has a memory, single steps without one."""
+        return self.steps_per_iteration // (self.chunk_length if self.remembers else 1)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the network needs more than the present step."""
+        return self.lstm_size > 0 or self.late_cost
