@@ -45,7 +45,10 @@ def judge(text: str, comparisons: Sequence[Comparison], expected: int) -> Claim:
     absent, noisy = expected - len(comparisons), len(comparisons) - len(decided)
     notes = [f"{absent} of {expected} comparisons lack their runs"] if absent > 0 else []
     notes += [f"{noisy} scatter too much over seeds to tell"] if noisy else []
-    verdict = verdict + (" as far as can be told" if notes else "") if decided else "cannot be told"
+    if 2 * len(decided) < len(comparisons):
+        verdict = "cannot be told"
+    elif notes:
+        verdict += " as far as can be told"
     counted = f"{held} of {len(comparisons)}: " if len(comparisons) > 1 else ""
     return Claim(text, verdict, counted + "; ".join([*(each.evidence for each in comparisons), *notes]))
 
