@@ -83,6 +83,20 @@ def test_claims_are_judged_by_intervals_over_seeds(tmp_path):
     assert (bottom, top) == pytest.approx(t.interval(0.95, 2, 0.1, 0.01 / np.sqrt(3)))
 
 
+@pytest.mark.parametrize("name", ["metrics.csv", "evaluation.csv"])
+def test_torn_results_are_not_drawn(name, tmp_path):
+    made_up(tmp_path, "DynamicEnv-v0", "qcpo-authors", [0.1, 0.1, 0.11], [1])
+    torn = tmp_path / "DynamicEnv-v0" / "qcpo-authors" / name
+    whole = torn.read_text()
+    torn.write_text(whole[:-3])
+    with pytest.raises(UserError, match=f"{name} ends within a line"):
+        collect([tmp_path])
+    torn.write_text(whole.splitlines()[0] + "\n")
+    if name == "metrics.csv":
+        with pytest.raises(UserError, match="lacks rows of 3 lanes"):
+            collect([tmp_path])
+
+
 def test_routes_have_the_colours_of_the_film():
     lines = two_path.draw([]).axes[0].lines[:3:2]  # a line at the mean follows each density
     assert [tuple(np.round(255 * line.get_color()).astype(int)) for line in lines] == list(render.ROUTES)

@@ -18,7 +18,8 @@ from rich.console import Console
 
 import qcrl
 from fake_runs import ENV, rows, same, train
-from qcrl import CVaR, Mean, Outage, UserError, checkpoints, progress
+from qcrl import CVaR, Mean, Outage, UserError, checkpoints, progress, setup
+from qcrl.algos import preset
 from qcrl.compilation import use_cache
 from qcrl.interruption import Interruption
 from qcrl.training import Group
@@ -184,13 +185,10 @@ def test_a_folder_that_cannot_be_written_to(fake, tmp_path):
 
 
 def test_constraints_are_read_as_the_algorithm_trains(fake, tmp_path):
-    from qcrl.algos import preset
-    from qcrl.setup import lanes
-
-    assert lanes(preset("ppo_lag", "fast"), Mean(7), 1, 0) == ((0, 0.1, 7.0),)
-    assert lanes(preset("ppo_lag", "fast"), Outage(7, 0.2), 1, 0) == ((0, 0.2, 7.0),)
+    assert setup.lanes(preset("ppo_lag", "fast"), Mean(7), 1, 0) == ((0, 0.1, 7.0),)
+    assert setup.lanes(preset("ppo_lag", "fast"), Outage(7, 0.2), 1, 0) == ((0, 0.2, 7.0),)
     with pytest.raises(UserError, match=r"give qcrl.Outage"):
-        lanes(preset("qcpo", "fast"), CVaR(7, 0.2), 1, 0)
+        setup.lanes(preset("qcpo", "fast"), CVaR(7, 0.2), 1, 0)
 
 
 def test_the_episode_window_grows_with_rare_outages(fake, tmp_path, capsys):
@@ -199,6 +197,15 @@ def test_the_episode_window_grows_with_rare_outages(fake, tmp_path, capsys):
     assert run.config["algorithm"]["fields"]["driver_window"] == 200
     assert "the most recent 200 are looked at" in capsys.readouterr().err
     assert train(run.path, constraint=Outage(15, 0.01), steps=200, resume=True).metrics["iteration"][-1] == 10
+
+
+def test_a_training_too_short_for_its_settings_is_warned_of():
+    said = []
+    for kind, steps in [("tuned", 5e6), ("authors", 1e4), ("fast", 1e4), ("tuned", 1e6)]:
+        setup.check_length(preset("qcpo", kind), steps, said.append)
+    assert len(said) == 1
+    assert "1,000,000 steps are few" in said[0]
+    assert "4,320,000 or more" in said[0]
 
 
 def test_progress_shows_the_outage_against_its_target(fake, tmp_path, capsys):

@@ -81,7 +81,10 @@ class Run:
     def policy_file(self, lane: Lane) -> Path:
         path = self.path / "policies" / f"{lane}.safetensors"
         if not path.exists():
-            raise UserError(f"{self.path} holds no policy for {lane} yet; train it for at least one checkpoint")
+            raise UserError(
+                f"{self.path} holds no policy for {lane}; train it for at least one checkpoint, or give the run that "
+                "these results were taken from"
+            )
         return path
 
     def lane(

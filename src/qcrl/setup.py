@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import platform
 import time
@@ -111,6 +112,16 @@ def widen_window(algorithm: Any, lanes: Sequence[Lane], warn: Callable[[str], No
             f"{probability:g}, so the most recent {widened.window} are looked at"
         )
     return widened
+
+
+def check_length(algorithm: Any, steps: float, warn: Callable[[str], None]) -> None:
+    """A learning rate that falls, and a multiplier that rises with it, are meant for a length of training."""
+    full = 3 * getattr(algorithm, "learning_rate_halving", 0.0) * algorithm.steps_per_iteration
+    if steps < full < math.inf:
+        warn(
+            f"warning: {steps:,.0f} steps are few for a learning rate that halves every "
+            f"{algorithm.learning_rate_halving:g} iterations; the outage may end above its target, so give {full:,.0f} or more"
+        )
 
 
 def check_memory(algorithm: Any, env: Any, lanes: int, say: Callable[[str], None]) -> None:

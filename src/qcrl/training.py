@@ -90,6 +90,7 @@ def train(
         require_wandb()
     with Display(lanes, enabled=progress) as display:
         algorithm = setup.widen_window(algorithm, lanes, display.say)
+        setup.check_length(algorithm, steps, display.say)
         setup.check_memory(algorithm, environment, len(lanes), display.say)
         config = setup.describe(algorithm, preset, Interface.of(environment), lanes, int(steps))
         with setup.open_folder(out, config, resume, display.say) as folder:
