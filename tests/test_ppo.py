@@ -106,7 +106,22 @@ def ppo_lag_run():
     return train(replace(preset("ppo_lag", "authors"), **TINY), 3)
 
 
-@pytest.mark.parametrize("run", ["qcpo_run", "ppo_lag_run"])
+@pytest.fixture(scope="module")
+def late_run():
+    """With costs one step late and no LSTM, gradient steps need chunks all the same."""
+    changes = dict(TINY, lstm_size=0)
+    return train(replace(preset("qcpo", "authors"), **changes, quantiles=5, tail_quantiles=2), 3)
+
+
+def test_what_a_batch_is_cut_into():
+    late, prompt = (replace(preset("qcpo", "authors"), lstm_size=0, late_cost=late) for late in (True, False))
+    assert (late.pieces, prompt.pieces) == (120, 12_000)
+    assert replace(late, cost_input="lstm").pieces == 12_000  # without an LSTM it does not see the cost
+    assert preset("qcpo", "authors").late_cost
+    assert not preset("qcpo", "tuned").late_cost
+
+
+@pytest.mark.parametrize("run", ["qcpo_run", "ppo_lag_run", "late_run"])
 def test_iterate_compiles_once_and_counts(run, request):
     states, metrics, compilations = request.getfixturevalue(run)
     assert compilations == 1

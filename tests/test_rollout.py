@@ -11,7 +11,7 @@ import pytest
 from qcrl.algos import preset
 from qcrl.envs.base import Step
 from qcrl.lstm import Memory
-from qcrl.networks import only_heads
+from qcrl.networks import Inputs, only_heads
 from qcrl.rollout import rollout, start
 
 ENVS = 3
@@ -23,11 +23,12 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class CountingEnv:
-    """Observes its step number plus a fraction drawn at reset; the cost is 1 and the reward its step number."""
+    """Observes its step number plus a fraction drawn at reset; the reward is its step number and the cost is 1, or grows."""
 
     horizon: int
     fixed_length: bool
     truncates: bool = False
+    growing_cost: bool = False
 
     id = "counting"
     description = "counts"
@@ -44,7 +45,7 @@ class CountingEnv:
         number = jnp.floor(position)
         never = jnp.zeros((), bool)
         flags = (never, end) if self.truncates else (end, never)
-        return State(position), Step(position[None], number, jnp.ones(()), *flags)
+        return State(position), Step(position[None], number, 1.0 + self.growing_cost * number, *flags)
 
 
 def act(inputs, memory, noise):
@@ -110,7 +111,7 @@ def test_the_learner_sees_what_the_actor_saw(horizon, lstm_size):
         hidden_sizes=(6,),
         lstm_size=lstm_size,
     )
-    env, network = CountingEnv(horizon, True), algorithm.network
+    env, network = CountingEnv(horizon, True, growing_cost=True), algorithm.network
     actors = start(env, jax.random.PRNGKey(0), ENVS, network.initial_memory(ENVS))
     params, normaliser = algorithm.init_params(env, jax.random.PRNGKey(1))
     to_chunks, from_chunks = algorithm._to_chunks, algorithm._from_chunks
@@ -127,6 +128,38 @@ def test_the_learner_sees_what_the_actor_saw(horizon, lstm_size):
     for index in range(3):
         actors, noise, drawn = once(actors, jax.random.PRNGKey(index), 8 * index)
         np.testing.assert_allclose(noise, drawn, atol=1e-5)
+
+
+@pytest.mark.parametrize("lstm_size", [6, 0])
+def test_what_follows_a_time_limit_is_judged_with_the_memory_of_its_episode(lstm_size):
+    algorithm = replace(
+        preset("qcpo", "authors"),
+        num_envs=ENVS,
+        steps_per_env=8,
+        chunk_length=4,
+        hidden_sizes=(6,),
+        lstm_size=lstm_size,
+    )
+    algorithm = replace(algorithm, time_limit="bootstrap")
+    env, network = CountingEnv(4, True, truncates=True, growing_cost=True), algorithm.network
+    state = jax.jit(lambda key: algorithm.init(env, key, 15, 0.1))(jax.random.PRNGKey(1))
+    params, normaliser = state.params, state.normaliser
+
+    @jax.jit
+    def once(key):
+        sample = lambda *step: algorithm.sample(only_heads(params, 1), normaliser, *step)
+        _, batch, _ = rollout(env, sample, state.actors, key, 8, 4, 0)
+        memory = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), batch.memory)
+        return batch, algorithm._outputs(state, batch, memory)[1]
+
+    batch, following = once(jax.random.PRNGKey(2))
+    step, memory = jax.jit(network.step), network.initial_memory(ENVS)
+    for t in range(4):
+        _, memory = step(params, normaliser, jax.tree.map(lambda x, t=t: x[t], batch.inputs), memory)
+    last = Inputs(batch.next_obs[3], batch.action[3], batch.reward[3], batch.cost[3])
+    expected, _ = step(params, normaliser, last, memory)
+    assert batch.truncated[3].all()
+    np.testing.assert_allclose(following[3], expected, atol=1e-5)
 
 
 def test_fixed_length_episodes_come_in_few_rows():

@@ -185,6 +185,11 @@ def test_finished_groups_are_skipped_and_failed_ones_do_not_stop_the_others(loca
     assert "2 of 2 groups" in capsys.readouterr().out
     assert (lag / FINISHED).stat().st_mtime_ns == before
     assert rows(occupied) == rows(local.path / "TwoPathEnv-v0" / "qcpo-fast")
+    # Other settings than those of the finished groups: they are neither skipped nor overwritten.
+    grid.write_text(grid.read_text().replace("[overrides]", "[overrides]\nclip = 0.3"))
+    assert cli.main(["sweep", str(grid), "--out", str(out)]) == 1
+    assert "was started with another clip (0.1, now 0.3)" in capsys.readouterr().out
+    assert (lag / FINISHED).stat().st_mtime_ns == before
 
 
 def test_a_killed_sweep_continues_where_it_was(tmp_path):

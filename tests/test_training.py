@@ -208,6 +208,12 @@ def test_a_training_too_short_for_its_settings_is_warned_of():
     assert "4,320,000 or more" in said[0]
 
 
+def test_the_warning_comes_before_the_training(fake, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(type(preset("fake", "fast")), "learning_rate_halving", 100.0, raising=False)
+    train(tmp_path / "run")
+    assert "steps are few" in capsys.readouterr().err
+
+
 def test_progress_shows_the_outage_against_its_target(fake, tmp_path, capsys):
     train(tmp_path / "run", constraint=[Outage(15, 0.1), Outage(15, 0.2)])
     lines = capsys.readouterr().err.splitlines()

@@ -93,7 +93,7 @@ class Network:
         return Memory(blank(self.lstm_size), blank(self.lstm_size), blank(int(self.late_cost)))
 
     def observed(self, inputs: Inputs) -> Float[Array, "*batch input"]:
-        """The MLP's input before normalisation."""
+        """The MLP's input before normalisation, from what it sees."""
         if self.cost_input == "lstm":
             return inputs.obs
         return jnp.concatenate([inputs.obs, inputs.previous_cost[..., None]], axis=-1)
@@ -119,16 +119,20 @@ class Network:
         start: Memory,
     ) -> tuple[Float[Array, "time batch outputs"], Memory]:
         """Outputs and memories of every step, with the memory emptied where `first` marks an episode's first step."""
-        cost: Any = ()
-        if self.late_cost:
-            cost = inputs.previous_cost[..., None]
-            late = jnp.concatenate([start.cost[None], cost[:-1]])[..., 0]
-            inputs = inputs._replace(previous_cost=jnp.where(first, 0.0, late))
+        cost = inputs.previous_cost[..., None] if self.late_cost else ()
+        inputs = self.seen(inputs, first, start)
         feature = self._mlp(params, normaliser, inputs)
         memories = Memory(start.hidden, start.cell)
         if self.lstm_size:
             memories = lstm.sequence(params["lstm"], self._lstm_input(feature, inputs), first, memories)
         return self._heads(params, feature, memories.hidden), memories._replace(cost=cost)
+
+    def seen(self, inputs: Inputs, first: Bool[Array, "time batch"], start: Memory) -> Inputs:
+        """What the network sees of a sequence: all of it, but where costs come late, those of the step before."""
+        if not self.late_cost:
+            return inputs
+        late = jnp.concatenate([start.cost[None, ..., 0], inputs.previous_cost[:-1]])
+        return inputs._replace(previous_cost=jnp.where(first, 0.0, late))
 
     def _mlp(self, params: Params, normaliser: Normaliser, inputs: Inputs) -> Array:
         x = normaliser(self.observed(inputs), self.observation_clip)

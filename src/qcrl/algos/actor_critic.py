@@ -45,7 +45,9 @@ class ActorCritic(Settings):
     @property
     def network(self) -> Network:
         clip = self.observation_clip if self.normalise_observations else math.inf
-        return Network(self.hidden_sizes, self.lstm_size, self.skip, self.cost_input, clip, self.late_cost)
+        return Network(
+            self.hidden_sizes, self.lstm_size, self.skip, self.cost_input, clip, self.late_cost and self.remembers
+        )
 
     def init_params(self, env: Environment, key: Array) -> tuple[Params, Normaliser]:
         outputs = env.action_size + 1 + self.cost_outputs

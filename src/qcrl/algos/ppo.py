@@ -127,7 +127,9 @@ class PPO(ActorCritic):
         batch, statistics = self._prepare(before, trajectory)
         normaliser = before.normaliser
         if self.normalise_observations:
-            normaliser = normaliser.update(self.network.observed(trajectory.inputs))
+            start = jax.tree.map(lambda x: x[0], trajectory.memory)
+            seen = self.network.seen(trajectory.inputs, trajectory.first, start)
+            normaliser = normaliser.update(self.network.observed(seen))
         params, optimiser, losses = self._fit(before, normaliser, controller.value, batch, shuffle_key)
         checked = (params, normaliser, controller, losses, statistics)
         alive = before.alive & all_finite(checked)

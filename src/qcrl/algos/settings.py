@@ -18,7 +18,7 @@ class Settings:
     steps_per_env: int = 1000
     """Steps taken in each environment per iteration."""
     chunk_length: int = 100
-    """Length of the sub-trajectories that the LSTM is trained on."""
+    """Length of the sub-trajectories that a network with a memory is trained on."""
     epochs: int = 8
     """Passes over the batch per iteration."""
     minibatches: int = 1
@@ -166,5 +166,5 @@ class Settings:
 
     @property
     def remembers(self) -> bool:
-        """Whether the network needs more than the present step."""
-        return self.lstm_size > 0 or self.late_cost
+        """Whether the network needs more than the present step: for its LSTM, or for a late cost that it observes."""
+        return self.lstm_size > 0 or (self.late_cost and self.cost_input == "observation")

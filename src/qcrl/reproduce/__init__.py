@@ -70,9 +70,15 @@ def _train(figure: str, module: Any, scale: float, out: Path, **options: Any) ->
             cells.setdefault(group.cell.path, []).append(result.path / group.path)
     for cell, runs in cells.items():
         folder = thin(runs, out / figure / cell, scale=scale)
-        if hasattr(module, "measure") and not (folder / "tail.csv").exists():
+        if hasattr(module, "measure") and not _newer(folder / "tail.csv", runs):
             module.measure(runs, folder, scale)
     return result.failures
+
+
+def _newer(path: Path, runs: list[Path]) -> bool:
+    """Whether the file was made after these runs were finished."""
+    ends = [(run / "config.json").stat().st_mtime for run in runs]
+    return path.exists() and path.stat().st_mtime > max(ends)
 
 
 def scaled(module: Any, scale: float) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def judge(text: str, comparisons: Sequence[Comparison], expected: int) -> Claim:
     absent, noisy = expected - len(comparisons), len(comparisons) - len(decided)
     notes = [f"{absent} of {expected} comparisons lack their runs"] if absent > 0 else []
     notes += [f"{noisy} scatter too much over seeds to tell"] if noisy else []
-    if 2 * len(decided) < len(comparisons):
+    if (held and 2 * len(decided) < expected) or not decided:
         verdict = "cannot be told"
     elif notes:
         verdict += " as far as can be told"

@@ -126,10 +126,10 @@ def collect(folders: Iterable[Path]) -> list[Found]:
 
 def _settings(folder: Path) -> Iterable[Found]:
     config = load(folder).config
-    training = _whole(folder / "metrics.csv")
-    fresh = _whole(folder / "evaluation.csv") if (folder / "evaluation.csv").exists() else {}
-    if missing := {tuple(lane[:3]) for lane in config["lanes"]} - _lanes(training):
-        raise UserError(f"{folder / 'metrics.csv'} lacks rows of {len(missing)} lanes; thin the runs again")
+    training = read_columns(whole(folder / "metrics.csv"))
+    fresh = read_columns(whole(folder / "evaluation.csv")) if (folder / "evaluation.csv").exists() else {}
+    if fresh and (lost := _lanes(training) - _lanes(fresh)):
+        raise UserError(f"{folder / 'evaluation.csv'} lacks {len(lost)} lanes of metrics.csv; evaluate them all")
     for probability, limit in dict.fromkeys(zip(training["probability"].tolist(), training["limit"].tolist())):
         chosen = [
             {
@@ -141,11 +141,11 @@ def _settings(folder: Path) -> Iterable[Found]:
         yield Found(folder.parent.name, folder.name, probability, limit, folder, config, *chosen)
 
 
-def _whole(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a thin table. It was written at once, so a last line without an end means that some of it is lost."""
-    if not path.read_bytes().endswith(b"\n"):
-        raise UserError(f"{path} ends within a line; thin the runs again")
-    return read_columns(path)
+def whole(path: Path) -> Path:
+    """The path of a thin table. It was written at once, so a last line without an end means that some of it is lost."""
+    if not path.is_file() or not path.read_bytes().endswith(b"\n"):
+        raise UserError(f"{path} is not whole; make the thin results again")
+    return path
 
 
 def _lanes(table: dict[str, np.ndarray]) -> set[tuple[float, ...]]:

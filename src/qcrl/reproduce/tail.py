@@ -15,7 +15,7 @@ from scipy import stats
 
 from qcrl.plots import DASHES, GREY, PALETTE
 from qcrl.reproduce.claims import CONFIDENCE, Claim, Comparison, judge
-from qcrl.reproduce.results import Found
+from qcrl.reproduce.results import Found, whole
 from qcrl.reproduce.tail_rollouts import KINDS, MODELS, measure
 
 TITLE = "The critic's tail at the start state against rollouts"
@@ -69,7 +69,7 @@ def read(found: Sequence[Found]) -> list[Tails]:
 
 def _by_lane(path: Any) -> dict[tuple[str, ...], list[dict[str, str]]]:
     lanes: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    with open(path, newline="") as file:
+    with open(whole(path), newline="") as file:
         for row in csv.DictReader(file):
             lanes.setdefault((row["seed"], row["probability"], row["limit"], row["kind"]), []).append(row)
     return lanes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qcrl import checkpoints
+from qcrl import checkpoints, hyperparameters
 from qcrl.constraints import Outage
 from qcrl.sweeps.grid import Cell
 
@@ -82,6 +82,7 @@ def run_group(group: Group, folder: Path, checkpoint_interval: float) -> None:
     if cell.episodes:
         evaluate(run, cell.episodes, progress=False)
     done = {
+        "settings": _settings(group),
         "steps": cell.steps,
         "episodes": cell.episodes,
         "seconds": round(time.time() - started, 1),
@@ -92,13 +93,20 @@ def run_group(group: Group, folder: Path, checkpoint_interval: float) -> None:
 
 
 def finished(group: Group, folder: Path) -> dict[str, Any] | None:
-    """What was written when the group was finished; None where it is not, or not with so many steps or episodes."""
+    """What was written when the group was finished; None where it is not, or not with these settings, steps or episodes."""
     try:
         done = json.loads((folder / FINISHED).read_text())
     except (OSError, ValueError):
         return None
     enough = done.get("steps", 0) >= group.cell.steps and done.get("episodes", 0) >= group.cell.episodes
-    return done if enough else None
+    return done if enough and done.get("settings") == _settings(group) else None
+
+
+def _settings(group: Group) -> Any:
+    """The hyper-parameters that are asked for, as JSON gives them back. A preset may change between versions."""
+    cell = group.cell
+    asked = hyperparameters.replace(hyperparameters.build(cell.name, cell.preset), cell.overrides)
+    return json.loads(json.dumps(hyperparameters.to_json(asked)))
 
 
 def progress(group: Group, folder: Path) -> float:
