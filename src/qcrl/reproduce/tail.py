@@ -80,12 +80,12 @@ def _numbers(rows: Sequence[dict[str, str]], names: str) -> np.ndarray:
 
 
 def draw(found: Sequence[Found]) -> Figure:
-    """The first lane's tails for both kinds of cost, and the calibration errors of all lanes."""
+    """The tails of the first lane that has all models, for both kinds of cost, and the calibration errors of all lanes."""
     tails = read(found)
     drawn = Figure(figsize=(13, 3.9), layout="constrained")
     panels = drawn.subplots(1, 3)
     for axes, kind in zip(panels, KINDS):
-        first = next((each for each in tails if each.kind == kind), None)
+        first = max((each for each in tails if each.kind == kind), key=lambda each: len(each.models), default=None)
         if first is not None:
             _draw_lane(axes, first)
     _draw_errors(panels[2], tails)
