@@ -15,6 +15,10 @@ from qcrl.networks import Inputs, only_heads
 from qcrl.rollout import rollout, start
 
 ENVS = 3
+LATE = replace(
+    preset("qcpo", "authors"), num_envs=ENVS, steps_per_env=8, chunk_length=4, hidden_sizes=(6,), lstm_size=6
+)
+"""It sees costs one step late."""
 
 
 class State(NamedTuple):
@@ -103,14 +107,7 @@ def test_episodes_begin_and_end_where_they_should(horizon, steps, chunk, fixed_l
 @pytest.mark.parametrize("horizon", [4, 5])
 def test_the_learner_sees_what_the_actor_saw(horizon, lstm_size):
     """With costs one step late, within chunks and across them, rollouts and episodes."""
-    algorithm = replace(
-        preset("qcpo", "authors"),
-        num_envs=ENVS,
-        steps_per_env=8,
-        chunk_length=4,
-        hidden_sizes=(6,),
-        lstm_size=lstm_size,
-    )
+    algorithm = replace(LATE, lstm_size=lstm_size)
     env, network = CountingEnv(horizon, True, growing_cost=True), algorithm.network
     actors = start(env, jax.random.PRNGKey(0), ENVS, network.initial_memory(ENVS))
     params, normaliser = algorithm.init_params(env, jax.random.PRNGKey(1))
@@ -132,15 +129,7 @@ def test_the_learner_sees_what_the_actor_saw(horizon, lstm_size):
 
 @pytest.mark.parametrize("lstm_size", [6, 0])
 def test_what_follows_a_time_limit_is_judged_with_the_memory_of_its_episode(lstm_size):
-    algorithm = replace(
-        preset("qcpo", "authors"),
-        num_envs=ENVS,
-        steps_per_env=8,
-        chunk_length=4,
-        hidden_sizes=(6,),
-        lstm_size=lstm_size,
-    )
-    algorithm = replace(algorithm, time_limit="bootstrap")
+    algorithm = replace(LATE, lstm_size=lstm_size, time_limit="bootstrap")
     env, network = CountingEnv(4, True, truncates=True, growing_cost=True), algorithm.network
     state = jax.jit(lambda key: algorithm.init(env, key, 15, 0.1))(jax.random.PRNGKey(1))
     params, normaliser = state.params, state.normaliser
