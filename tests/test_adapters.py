@@ -18,7 +18,7 @@ from qcrl.envs.gymnax import GymnaxEnv
 from qcrl.envs.host import open_host
 from qcrl.envs.safety_gymnasium import FiveTuple, SixTuple
 from qcrl.errors import UserError
-from qcrl.lstm import Memory
+from qcrl.networks import Memory
 
 
 class BraxState(NamedTuple):

@@ -9,8 +9,7 @@ from qcrl import UserError
 from qcrl.algos.cvar_pg import CVaRPG
 from qcrl.envs import make
 from qcrl.envs.two_path import TwoPathEnv
-from qcrl.lstm import Memory
-from qcrl.networks import Inputs
+from qcrl.networks import Inputs, Memory
 from qcrl.rollout import Trajectory
 from qcrl.tails import Weibull
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from qcrl import lstm
-from qcrl.lstm import Memory
 from qcrl.networks import Inputs, Network, Normaliser, cast_kernels, only_heads
 
 TIME, ENVS, OBS, ACTIONS = 9, 3, 4, 2
@@ -90,7 +89,7 @@ def plain_lstm(kernel, bias, x, first, memory):
     """The textbook equations, for autodiff to differentiate."""
     outputs = []
     for t in range(len(x)):
-        hidden, cell = (jnp.where(first[t][:, None], 0.0, m) for m in memory[:2])
+        hidden, cell = (jnp.where(first[t][:, None], 0.0, m) for m in memory)
         i, f, g, o = jnp.split(jnp.concatenate([x[t], hidden], axis=-1) @ kernel + bias, 4, axis=-1)
         cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
         memory = (jax.nn.sigmoid(o) * jnp.tanh(cell), cell)
@@ -105,7 +104,7 @@ def test_backward_pass_is_autodiffs():
         "kernel": jax.random.normal(keys[0], (OBS + size, 4 * size)),
         "bias": jax.random.normal(keys[1], (4 * size,)),
     }
-    x, start = jax.random.normal(keys[2], (TIME, ENVS, OBS)), Memory(*jax.random.normal(keys[3], (2, ENVS, size)))
+    x, start = jax.random.normal(keys[2], (TIME, ENVS, OBS)), lstm.Memory(*jax.random.normal(keys[3], (2, ENVS, size)))
     first = jnp.zeros((TIME, ENVS), bool).at[3, 0].set(True).at[6, 2].set(True)
     weights = jax.random.normal(keys[4], (TIME, ENVS, size))
     ours = lambda p, x: jnp.sum(weights * lstm.sequence(p, x, first, start).hidden)

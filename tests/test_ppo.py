@@ -116,7 +116,6 @@ def late_run():
 def test_what_a_batch_is_cut_into():
     late, prompt = (replace(preset("qcpo", "authors"), lstm_size=0, late_cost=late) for late in (True, False))
     assert (late.pieces, prompt.pieces) == (120, 12_000)
-    assert replace(late, cost_input="lstm").pieces == 12_000  # without an LSTM it does not see the cost
     assert preset("qcpo", "authors").late_cost
     assert not preset("qcpo", "tuned").late_cost
 

@@ -10,8 +10,7 @@ import pytest
 
 from qcrl.algos import preset
 from qcrl.envs.base import Step
-from qcrl.lstm import Memory
-from qcrl.networks import Inputs, only_heads
+from qcrl.networks import Inputs, Memory, only_heads
 from qcrl.rollout import rollout, start
 
 ENVS = 3

@@ -23,8 +23,7 @@ from qcrl.envs.base import Environment
 from qcrl.envs.fleet import Fleet, Outcome
 from qcrl.envs.host import Host
 from qcrl.errors import UserError
-from qcrl.lstm import Memory
-from qcrl.networks import Inputs
+from qcrl.networks import Inputs, Memory
 from qcrl.rollout import Actors, Episodes
 
 

@@ -11,11 +11,10 @@ from jaxtyping import Array, Bool, Float
 
 
 class Memory(NamedTuple):
-    """The state that is carried from step to step: the LSTM's output and cell, and where costs are seen late, the last one."""
+    """The state that is carried from step to step: output and cell."""
 
     hidden: Any
     cell: Any
-    cost: Any = ()
 
 
 def _unroll() -> int:

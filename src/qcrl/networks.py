@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from qcrl import lstm
-from qcrl.lstm import Memory, matmul
+from qcrl.lstm import matmul
 
 Params = dict[str, Any]
 
@@ -25,6 +25,17 @@ class Inputs(NamedTuple):
     previous_action: Float[Array, "*batch action"]
     previous_reward: Float[Array, "*batch"]
     previous_cost: Float[Array, "*batch"]
+
+
+class Memory(NamedTuple):
+    """What the network carries from step to step; empty where it does not need it."""
+
+    hidden: Any
+    """The LSTM's output."""
+    cell: Any
+    """The LSTM's cell."""
+    cost: Any = ()
+    """The last cost, where costs are seen late."""
 
 
 class Normaliser(NamedTuple):
@@ -101,14 +112,13 @@ class Network:
     def step(
         self, params: Params, normaliser: Normaliser, inputs: Inputs, memory: Memory
     ) -> tuple[Float[Array, "*batch outputs"], Memory]:
-        cost: Any = ()
+        state, cost = lstm.Memory(memory.hidden, memory.cell), inputs.previous_cost[..., None]
         if self.late_cost:
-            cost = inputs.previous_cost[..., None]
             inputs = inputs._replace(previous_cost=memory.cost[..., 0])
         feature = self._mlp(params, normaliser, inputs)
         if self.lstm_size:
-            memory = lstm.step(params["lstm"], self._lstm_input(feature, inputs), memory)
-        return self._heads(params, feature, memory.hidden), memory._replace(cost=cost)
+            state = lstm.step(params["lstm"], self._lstm_input(feature, inputs), state)
+        return self._heads(params, feature, state.hidden), Memory(*state, cost if self.late_cost else ())
 
     def sequence(
         self,
@@ -119,13 +129,12 @@ class Network:
         start: Memory,
     ) -> tuple[Float[Array, "time batch outputs"], Memory]:
         """Outputs and memories of every step, with the memory emptied where `first` marks an episode's first step."""
-        cost = inputs.previous_cost[..., None] if self.late_cost else ()
+        states, costs = lstm.Memory(start.hidden, start.cell), inputs.previous_cost[..., None]
         inputs = self.seen(inputs, first, start)
         feature = self._mlp(params, normaliser, inputs)
-        memories = Memory(start.hidden, start.cell)
         if self.lstm_size:
-            memories = lstm.sequence(params["lstm"], self._lstm_input(feature, inputs), first, memories)
-        return self._heads(params, feature, memories.hidden), memories._replace(cost=cost)
+            states = lstm.sequence(params["lstm"], self._lstm_input(feature, inputs), first, states)
+        return self._heads(params, feature, states.hidden), Memory(*states, costs if self.late_cost else ())
 
     def seen(self, inputs: Inputs, first: Bool[Array, "time batch"], start: Memory) -> Inputs:
         """What the network sees of a sequence: all of it, but where costs come late, those of the step before."""

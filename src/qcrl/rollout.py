@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from qcrl.envs.base import Environment
-from qcrl.lstm import Memory
-from qcrl.networks import Inputs
+from qcrl.networks import Inputs, Memory
 
 Act = Callable[[Inputs, Memory, Float[Array, "env action"]], tuple[Float[Array, "env action"], Memory]]
 """Maps inputs, memory and standard normal noise to actions and the next memory."""

@@ -12,8 +12,7 @@ from qcrl.algos import distributions
 from qcrl.algos.settings import Settings
 from qcrl.algos.state import PolicyState, TrainState
 from qcrl.envs.base import Environment
-from qcrl.lstm import Memory
-from qcrl.networks import Inputs, Network, Normaliser, Params, cast_kernels, only_heads
+from qcrl.networks import Inputs, Memory, Network, Normaliser, Params, cast_kernels, only_heads
 
 
 class Estimate(NamedTuple):
@@ -45,9 +44,7 @@ class ActorCritic(Settings):
     @property
     def network(self) -> Network:
         clip = self.observation_clip if self.normalise_observations else math.inf
-        return Network(
-            self.hidden_sizes, self.lstm_size, self.skip, self.cost_input, clip, self.late_cost and self.remembers
-        )
+        return Network(self.hidden_sizes, self.lstm_size, self.skip, self.cost_input, clip, self.late_cost)
 
     def init_params(self, env: Environment, key: Array) -> tuple[Params, Normaliser]:
         outputs = env.action_size + 1 + self.cost_outputs

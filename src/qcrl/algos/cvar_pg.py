@@ -25,8 +25,7 @@ from qcrl.algos.state import Metrics, PolicyState
 from qcrl.algos.summary import all_finite, choose, summary
 from qcrl.envs.base import Environment
 from qcrl.errors import UserError
-from qcrl.lstm import Memory
-from qcrl.networks import Inputs, Network, Normaliser, Params
+from qcrl.networks import Inputs, Memory, Network, Normaliser, Params
 from qcrl.rollout import Actors, Episodes, Trajectory
 
 

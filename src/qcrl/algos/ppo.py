@@ -22,8 +22,7 @@ from qcrl.algos.multiplier import DRIVERS, Gains, Multiplier, Steering, Window
 from qcrl.algos.state import Metrics, TrainState
 from qcrl.algos.summary import all_finite, choose, summary
 from qcrl.envs.base import Environment
-from qcrl.lstm import Memory
-from qcrl.networks import Inputs, Normaliser, Params, only_heads
+from qcrl.networks import Inputs, Memory, Normaliser, Params, only_heads
 from qcrl.rollout import Actors, Episodes, Trajectory
 
 Scalars = dict[str, Float[Array, ""]]

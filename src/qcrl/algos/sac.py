@@ -21,8 +21,7 @@ from qcrl.algos.soft_settings import SoftSettings
 from qcrl.algos.state import Metrics
 from qcrl.algos.summary import all_finite, choose, summary
 from qcrl.envs.base import Environment
-from qcrl.lstm import Memory
-from qcrl.networks import Inputs
+from qcrl.networks import Inputs, Memory
 from qcrl.rollout import Actors, Episodes
 
 Params = dict[str, Any]

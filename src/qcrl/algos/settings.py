@@ -166,5 +166,5 @@ class Settings:
 
     @property
     def remembers(self) -> bool:
-        """Whether the network needs more than the present step: for its LSTM, or for a late cost that it observes."""
-        return self.lstm_size > 0 or (self.late_cost and self.cost_input == "observation")
+        """Whether the network needs more than the present step."""
+        return self.lstm_size > 0 or self.late_cost

@@ -15,7 +15,7 @@ from qcrl.algos.losses import value_loss
 from qcrl.algos.sac import SAC, Params, Scalars, SoftPolicy, Transition
 from qcrl.envs.base import Environment
 from qcrl.errors import UserError
-from qcrl.lstm import Memory
+from qcrl.networks import Memory
 from qcrl.tails import Gaussian, Weibull
 
 TAILS: dict[str, Any] = {"gaussian": Gaussian, "weibull": Weibull}
