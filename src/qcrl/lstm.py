@@ -32,21 +32,6 @@ def step(params: dict[str, Array], x: Float[Array, "*batch input"], memory: Memo
     return _activate(raw, memory.cell)[0]
 
 
-def sequence(
-    params: dict[str, Array],
-    x: Float[Array, "time batch input"],
-    first: Bool[Array, "time batch"],
-    start: Memory,
-) -> Memory:
-    """The memory after every step. It is emptied before each step that is the `first` of an episode.
-
-    Gradients flow through the outputs; not into `start`, nor from the cells.
-    """
-    size = x.shape[-1]
-    projected = matmul(x, params["kernel"][:size]) + params["bias"]
-    return _scan(projected, params["kernel"][size:], first, start)
-
-
 def forget(memory: Memory, first: Bool[Array, "*batch"]) -> Memory:
     """The memory, emptied where an episode begins."""
     return jax.tree.map(lambda x: jnp.where(first[..., None], 0.0, x), memory)
@@ -62,26 +47,41 @@ def _activate(raw: Float[Array, "*batch gates"], cell: Array) -> tuple[Memory, A
 # The backward pass is written out because autodiff adds up the recurrent kernel's gradient step by step; here it is one
 # product over all steps.
 @jax.custom_vjp
-def _scan(projected: Array, recurrent: Array, first: Array, start: Memory) -> Memory:
-    return _forward(projected, recurrent, first, start)[0]
+def sequence(
+    params: dict[str, Array],
+    x: Float[Array, "time batch input"],
+    first: Bool[Array, "time batch"],
+    start: Memory,
+) -> Memory:
+    """The memory after every step. It is emptied before each step that is the `first` of an episode.
+
+    Gradients flow through the outputs; not into `start`, nor from the cells.
+    """
+    return _forward(params, x, first, start)[0]
 
 
-def _forward(projected: Array, recurrent: Array, first: Array, start: Memory) -> tuple[Memory, Any]:
-    def advance(memory: Memory, x: tuple[Array, Array]) -> tuple[Memory, tuple[Memory, Array]]:
-        memory = forget(memory, x[1])
-        memory, gates = _activate(x[0] + matmul(memory.hidden, recurrent), memory.cell)
+def _forward(params: dict[str, Array], x: Array, first: Array, start: Memory) -> tuple[Memory, Any]:
+    recurrent = params["kernel"][x.shape[-1] :]
+
+    def advance(memory: Memory, step: tuple[Array, Array]) -> tuple[Memory, tuple[Memory, Array]]:
+        projected, first = step
+        memory = forget(memory, first)
+        memory, gates = _activate(projected + matmul(memory.hidden, recurrent) + params["bias"], memory.cell)
         return memory, (memory, gates)
 
+    projected = matmul(x, params["kernel"][: x.shape[-1]])
     _, (memories, gates) = jax.lax.scan(advance, start, (projected, first), unroll=_unroll())
-    return memories, (gates, memories, recurrent, first, start)
+    return memories, (params, x, first, start, memories, gates)
 
 
-def _backward(saved: Any, cotangents: Memory) -> tuple[Array, Array, None, Memory]:
-    gates, memories, recurrent, first, start = saved
+def _backward(saved: Any, cotangents: Memory) -> tuple[dict[str, Array], Array, None, Memory]:
+    params, x, first, start, memories, gates = saved
     before = forget(jax.tree.map(lambda x, x0: jnp.concatenate([x0[None], x[:-1]]), memories, start), first)
+    # Else XLA transposes it anew in every step.
+    recurrent = jax.lax.optimization_barrier(params["kernel"][x.shape[-1] :].T)
 
-    def retreat(later: Memory, x: tuple[Array, ...]) -> tuple[Memory, Array]:
-        d_hidden, gates, cell, cell_before, first = x
+    def retreat(later: Memory, step: tuple[Array, ...]) -> tuple[Memory, Array]:
+        d_hidden, gates, cell, cell_before, first = step
         i, f, g, o = jnp.split(gates, 4, axis=-1)
         squashed = jnp.tanh(cell)
         d_hidden = d_hidden + later.hidden
@@ -91,14 +91,16 @@ def _backward(saved: Any, cotangents: Memory) -> tuple[Array, Array, None, Memor
         d_new = d_cell * i * (1 - g**2)
         d_out = d_hidden * squashed * o * (1 - o)
         d_raw = jnp.concatenate([d_in, d_forget, d_new, d_out], axis=-1)
-        return forget(Memory(matmul(d_raw, recurrent.T), d_cell * f), first), d_raw
+        return forget(Memory(matmul(d_raw, recurrent), d_cell * f), first), d_raw
 
     nothing = jax.tree.map(jnp.zeros_like, start)
     steps = (cotangents.hidden, gates, memories.cell, before.cell, first)
     _, d_raw = jax.lax.scan(retreat, nothing, steps, reverse=True, unroll=_unroll())
-    hidden = before.hidden.reshape(-1, before.hidden.shape[-1])
-    d_recurrent = matmul(hidden.T, d_raw.reshape(-1, d_raw.shape[-1]).astype(recurrent.dtype))
-    return d_raw, d_recurrent.astype(recurrent.dtype), None, nothing
+    kernel = params["kernel"]
+    flat = d_raw.reshape(-1, d_raw.shape[-1]).astype(kernel.dtype)
+    d_kernel = [matmul(rows.reshape(-1, rows.shape[-1]).T, flat) for rows in (x, before.hidden)]
+    d_params = {"kernel": jnp.concatenate(d_kernel).astype(kernel.dtype), "bias": jnp.sum(d_raw, axis=(0, 1))}
+    return d_params, matmul(d_raw, kernel[: x.shape[-1]].T), None, nothing
 
 
-_scan.defvjp(_forward, _backward)
+sequence.defvjp(_forward, _backward)

@@ -7,7 +7,7 @@ import itertools
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -70,15 +70,7 @@ def run(args: argparse.Namespace) -> None:
     if not importlib.util.find_spec("torch"):
         print("\nPyTorch is not installed: not compared.")
         return
-    from qcrl.bench.torch_update import torch_update
-
-    algorithm = chosen["paper"]
-    ours, theirs = update_seconds(algorithm, args.env), _median_seconds(torch_update(algorithm, make(args.env)), 2)
-    print(
-        f"\nUpdate of the paper preset ({algorithm.epochs} epochs over {algorithm.steps_per_iteration:,} steps): ",
-        end="",
-    )
-    print(f"{ours:.1f} s here, {theirs:.1f} s in PyTorch, {theirs / ours:.2f} times as fast")
+    compare_with_torch(chosen["paper"], args.env, args.iterations)
 
 
 def _change(text: str) -> tuple[str, Any]:
@@ -90,38 +82,56 @@ def _change(text: str) -> tuple[str, Any]:
 
 def iteration_seconds(algorithm: Any, env_id: str, seeds: int, iterations: int) -> tuple[float, float]:
     """Seconds of one iteration of all seeds, rollout and update, and those of compiling it."""
+    start = time.perf_counter()
+    work = iteration(algorithm, env_id, seeds)
+    compiling = time.perf_counter() - start
+    work()  # the first iteration may only feed the observation statistics
+    return _median_seconds([work], iterations)[0], compiling
+
+
+def iteration(algorithm: Any, env_id: str, seeds: int) -> Callable[[], object]:
+    """A function that does one iteration of all seeds, compiled."""
     env = make(env_id)
     init = jax.vmap(lambda seed: algorithm.init(env, jax.random.key(seed), 15.0, 0.1))
     state = jax.jit(lambda seeds: jax.tree.map(jnp.copy, init(seeds)))(jnp.arange(seeds))
-    start = time.perf_counter()
     iterate = jax.vmap(lambda state: algorithm.iterate(env, state))
     advance = jax.jit(iterate, donate_argnums=0).lower(state).compile()
-    compiling = time.perf_counter() - start
 
     def work() -> None:
         nonlocal state
         state, _ = jax.block_until_ready(advance(state))
 
-    work()  # the first iteration may only feed the observation statistics
-    return _median_seconds(work, iterations), compiling
+    return work
 
 
-def update_seconds(algorithm: Any, env_id: str) -> float:
-    """Seconds of the update alone: an iteration with all its epochs less one without any, per epoch done."""
-    few = dataclasses.replace(algorithm, epochs=1)
-    longer, _ = iteration_seconds(algorithm, env_id, 1, 2)
-    shorter, _ = iteration_seconds(few, env_id, 1, 2)
-    return (longer - shorter) * algorithm.epochs / (algorithm.epochs - 1)
+def compare_with_torch(algorithm: Any, env_id: str, rounds: int) -> None:
+    """Print the seconds of an update here and in PyTorch."""
+    # Here the update is part of an iteration: one with all epochs less one with a single epoch, per epoch between them.
+    epochs = algorithm.epochs
+    ours = [iteration(dataclasses.replace(algorithm, epochs=count), env_id, 1) for count in (epochs, 1)]
+    longer, shorter = _median_seconds(ours, rounds)
+    from qcrl.bench.torch_update import torch_update  # only now, so that its threads are not in the way before
+
+    theirs = [torch_update(algorithm, make(env_id), stepwise) for stepwise in (True, False)]
+    stepwise, at_once = _median_seconds(theirs, rounds)
+    here = (longer - shorter) * epochs / (epochs - 1)
+    print(f"\nUpdate of the paper preset ({epochs} epochs over {algorithm.steps_per_iteration:,} steps): {here:.1f} s")
+    for seconds, how in (
+        (stepwise, "the memory emptied wherever an episode begins, as here"),
+        (at_once, "nn.LSTM called once for whole chunks, within which no episode may begin"),
+    ):
+        print(f"in PyTorch, {how}: {seconds:.1f} s, {seconds / here:.2f} times as long")
 
 
-def _median_seconds(work: Callable[[], object], repeats: int) -> float:
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def _median_seconds(works: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    """Seconds of each, timed in turns, after one turn that does not count."""
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(1 + rounds):
+        for work, taken in zip(works, times):
+            start = time.perf_counter()
+            work()
+            taken.append(time.perf_counter() - start)
+    return [statistics.median(taken[1:]) for taken in times]
 
 
 def _peak_memory() -> str:
