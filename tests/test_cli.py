@@ -92,6 +92,8 @@ def test_lists_of_what_there_is(call):
         ("bench env --tasks x", "unrecognized arguments: --tasks x"),
         ("bench train --set num_envs", "--set num_envs has no value"),
         ("bench train --set num_env=3", "there is no hyper-parameter 'num_env'; did you mean num_envs?"),
+        ("bench train --iterations 0", "argument --iterations: 0 is less than 1"),
+        ("bench train --seeds few", "argument --seeds: invalid count value: 'few'"),
         ("bench host --workers -1", "workers must be from 0 on"),
     ],
 )

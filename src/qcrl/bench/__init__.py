@@ -15,6 +15,13 @@ def main(what: str, *options: str, parser: type[argparse.ArgumentParser] = argpa
     return module.run(made.parse_args(list(options))) or 0
 
 
+def count(text: str) -> int:
+    """The type of options that say how many."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return int(text)
+
+
 def hardware() -> str:
     """One line on what the numbers were measured on."""
     import jax

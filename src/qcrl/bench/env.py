@@ -9,15 +9,15 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from qcrl.bench import hardware, print_table
+from qcrl.bench import count, hardware, print_table
 from qcrl.envs import make
 from qcrl.envs.tasks import TASKS
 from qcrl.errors import UserError
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--num-envs", type=int, default=1024, help="environments in the JAX batch (default: 1024)")
-    parser.add_argument("--steps", type=int, default=500, help="steps per environment and timing (default: 500)")
+    parser.add_argument("--num-envs", type=count, default=1024, help="environments in the JAX batch (default: 1024)")
+    parser.add_argument("--steps", type=count, default=500, help="steps per environment and timing (default: 500)")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 
 from qcrl import compilation
 from qcrl.algos import preset
-from qcrl.bench import hardware, print_table
+from qcrl.bench import count, hardware, print_table
 from qcrl.envs.host import open_host
 from qcrl.errors import UserError
 from qcrl.host_rollout import HostRollout
@@ -44,8 +44,8 @@ class Busy(gymnasium.Env):
 def add_options(parser: argparse.ArgumentParser) -> None:
     cores = os.cpu_count() or 1
     parser.add_argument("--workers", type=int, nargs="+", default=[0, cores], help=f"(default: 0 {cores})")
-    parser.add_argument("--num-envs", type=int, default=12, help="(default: 12, as in the preset fast)")
-    parser.add_argument("--steps", type=int, default=300, help="timed steps of each environment (default: 300)")
+    parser.add_argument("--num-envs", type=count, default=12, help="(default: 12, as in the preset fast)")
+    parser.add_argument("--steps", type=count, default=300, help="timed steps of each environment (default: 300)")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from qcrl.bench import hardware, print_row, print_table
+from qcrl.bench import count, hardware, print_row, print_table
 from qcrl.envs import make
 from qcrl.envs.scripted import seek_goal
 from qcrl.envs.tasks import TASKS
@@ -42,7 +42,9 @@ class Comparison(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--episodes", type=int, default=500, help="episodes per task, policy and engine (default: 500)")
+    parser.add_argument(
+        "--episodes", type=count, default=500, help="episodes per task, policy and engine (default: 500)"
+    )
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="(default: all)")
     parser.add_argument("--seed", type=int, default=20261115, help="seed of both engines (default: 20261115)")
     parser.add_argument("--out", help="also write the table to this CSV file")

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from qcrl import compilation, hyperparameters
 from qcrl.algos import PRESETS, preset
-from qcrl.bench import hardware, print_row, print_table
+from qcrl.bench import count, hardware, print_row, print_table
 from qcrl.envs import ENVIRONMENT_IDS, make
 from qcrl.errors import UserError
 
@@ -27,8 +27,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--env", choices=ENVIRONMENT_IDS, default="DynamicEnv-v0", help="(default: DynamicEnv-v0)")
     parser.add_argument("--presets", nargs="+", default=["paper", "fast"], help="(default: paper fast)")
     counts = "(default: 1 on a CPU, 10 on an accelerator, with a replay also 40)"
-    parser.add_argument("--seeds", type=int, nargs="+", help=f"how many are trained in one program {counts}")
-    parser.add_argument("--iterations", type=int, default=3, help="timed iterations per preset (default: 3)")
+    parser.add_argument("--seeds", type=count, nargs="+", help=f"how many are trained in one program {counts}")
+    parser.add_argument("--iterations", type=count, default=3, help="timed iterations per preset (default: 3)")
     parser.add_argument(
         "--set", nargs="+", default=[], metavar="NAME=VALUE", help="change hyper-parameters of the presets"
     )
