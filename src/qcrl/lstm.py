@@ -44,7 +44,7 @@ def _activate(raw: Float[Array, "*batch gates"], cell: Array) -> tuple[Memory, A
     return Memory(o * jnp.tanh(cell), cell), jnp.concatenate([i, f, g, o], axis=-1)
 
 
-# The backward pass is written out because autodiff adds up the recurrent kernel's gradient step by step; here it is one
+# The backward pass is written out because autodiff adds up the recurrent rows' gradient step by step; here it is one
 # product over all steps.
 @jax.custom_vjp
 def sequence(
@@ -61,7 +61,8 @@ def sequence(
 
 
 def _forward(params: dict[str, Array], x: Array, first: Array, start: Memory) -> tuple[Memory, Any]:
-    recurrent = params["kernel"][x.shape[-1] :]
+    kernel, size = params["kernel"], x.shape[-1]
+    recurrent = kernel[size:]
 
     def advance(memory: Memory, step: tuple[Array, Array]) -> tuple[Memory, tuple[Memory, Array]]:
         projected, first = step
@@ -69,16 +70,17 @@ def _forward(params: dict[str, Array], x: Array, first: Array, start: Memory) ->
         memory, gates = _activate(projected + matmul(memory.hidden, recurrent) + params["bias"], memory.cell)
         return memory, (memory, gates)
 
-    projected = matmul(x, params["kernel"][: x.shape[-1]])
+    projected = matmul(x, kernel[:size])
     _, (memories, gates) = jax.lax.scan(advance, start, (projected, first), unroll=_unroll())
     return memories, (params, x, first, start, memories, gates)
 
 
 def _backward(saved: Any, cotangents: Memory) -> tuple[dict[str, Array], Array, None, Memory]:
     params, x, first, start, memories, gates = saved
+    kernel, size = params["kernel"], x.shape[-1]
     before = forget(jax.tree.map(lambda x, x0: jnp.concatenate([x0[None], x[:-1]]), memories, start), first)
     # Else XLA transposes it anew in every step.
-    recurrent = jax.lax.optimization_barrier(params["kernel"][x.shape[-1] :].T)
+    recurrent = jax.lax.optimization_barrier(kernel[size:].T)
 
     def retreat(later: Memory, step: tuple[Array, ...]) -> tuple[Memory, Array]:
         d_hidden, gates, cell, cell_before, first = step
@@ -96,11 +98,10 @@ def _backward(saved: Any, cotangents: Memory) -> tuple[dict[str, Array], Array, 
     nothing = jax.tree.map(jnp.zeros_like, start)
     steps = (cotangents.hidden, gates, memories.cell, before.cell, first)
     _, d_raw = jax.lax.scan(retreat, nothing, steps, reverse=True, unroll=_unroll())
-    kernel = params["kernel"]
     flat = d_raw.reshape(-1, d_raw.shape[-1]).astype(kernel.dtype)
     d_kernel = [matmul(rows.reshape(-1, rows.shape[-1]).T, flat) for rows in (x, before.hidden)]
     d_params = {"kernel": jnp.concatenate(d_kernel).astype(kernel.dtype), "bias": jnp.sum(d_raw, axis=(0, 1))}
-    return d_params, matmul(d_raw, kernel[: x.shape[-1]].T), None, nothing
+    return d_params, matmul(d_raw, kernel[:size].T), None, nothing
 
 
 sequence.defvjp(_forward, _backward)

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
         print_row([name, seeds, f"{seconds:.3f}", f"{speed:,.0f}", f"{full:,.0f}", f"{compiling:.0f}", _peak_memory()])
     if {"paper", "fast"} <= speeds.keys():
         print(f"\nfast / paper: {speeds['fast'] / speeds['paper']:.1f}")
-    if args.no_torch or args.algo != "qcpo" or "paper" not in args.presets or not on_cpu:
+    if args.no_torch or args.algo != "qcpo" or "paper" not in args.presets or args.set or not on_cpu:
         return
     if not importlib.util.find_spec("torch"):
         print("\nPyTorch is not installed: not compared.")
@@ -85,7 +85,6 @@ def iteration_seconds(algorithm: Any, env_id: str, seeds: int, iterations: int) 
     start = time.perf_counter()
     work = iteration(algorithm, env_id, seeds)
     compiling = time.perf_counter() - start
-    work()  # the first iteration may only feed the observation statistics
     return _median_seconds([work], iterations)[0], compiling
 
 
@@ -108,7 +107,7 @@ def compare_with_torch(algorithm: Any, env_id: str, rounds: int) -> None:
     """Print the seconds of an update here and in PyTorch."""
     # Here the update is part of an iteration: one with all epochs less one with a single epoch, per epoch between them.
     epochs = algorithm.epochs
-    ours = [iteration(dataclasses.replace(algorithm, epochs=count), env_id, 1) for count in (epochs, 1)]
+    ours = [iteration(dataclasses.replace(algorithm, epochs=passes), env_id, 1) for passes in (epochs, 1)]
     longer, shorter = _median_seconds(ours, rounds)
     from qcrl.bench.torch_update import torch_update  # only now, so that its threads are not in the way before
 
@@ -124,7 +123,7 @@ def compare_with_torch(algorithm: Any, env_id: str, rounds: int) -> None:
 
 
 def _median_seconds(works: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Seconds of each, timed in turns, after one turn that does not count."""
+    """Seconds of each, timed in turns, after one that does not count: a first iteration may be without gradient steps."""
     times: list[list[float]] = [[] for _ in works]
     for _ in range(1 + rounds):
         for work, taken in zip(works, times):
