@@ -2,17 +2,32 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests that need no compilation of a training, or next to none.
+QUICK := house stats quantiles tails multiplier constraints networks two_path runs plots theory_solver \
+  theory_distributions
 
-.PHONY: demo test setup format clean
+.PHONY: demo check test test-all setup format clean
 
 demo: $(VENV)/.ready
 	$(BIN)/qcrl train
 
-test: $(VENV)/.ready
+# In a minute and a half: linter, formatter, types, who may import whom, and the quick tests.
+check: lint
+	$(BIN)/pytest $(wildcard $(QUICK:%=tests/test_%.py))
+
+test: lint
+	$(BIN)/pytest -n 2 --dist worksteal
+
+# Every algorithm, on the device and in Python, killed and resumed: the better part of an hour.
+test-all: lint
+	$(BIN)/pytest -n 2 --dist worksteal -m ''
+
+.PHONY: lint
+lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/lint-imports
 
 setup: $(VENV)/.ready
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from qcrl import make
-from qcrl.envs.layout import Layout
-from qcrl.envs.mujoco_engine import MujocoEngine
-from qcrl.envs.tasks import TASKS
+from qcrl.envs.point.layout import Layout
+from qcrl.envs.point.mujoco_engine import MujocoEngine
+from qcrl.envs.point.tasks import TASKS
 
 TRIALS, STEPS = 70, 320
 FAR = np.array([[x, x] for x in (20.0, 30.0, 40.0, 50.0, 60.0)])

@@ -1,4 +1,4 @@
-"""HalfCheetah-v5 with a speed limit: at most one episode in ten may be faster than 1 m/s for more than 200 of 1,000 steps."""
+"""HalfCheetah-v5 with a speed limit: at most one episode in ten may exceed 1 m/s in more than 200 of 1,000 steps."""
 
 import qcrl
 

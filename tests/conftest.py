@@ -1,4 +1,4 @@
-"""Compiled programs and bytecode are kept between test runs: compiling, and starting processes, dominate the suite's time."""
+"""Compiled programs and bytecode are kept between test runs: compiling and starting processes dominate their time."""
 
 import os
 from pathlib import Path

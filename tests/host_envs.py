@@ -106,7 +106,7 @@ class Faulty(Ragged):
 
 
 class Mortal(Ragged):
-    """While a file named `how` is in the folder, its process is killed, or hangs, at its 50th step, and the file is gone."""
+    """While a file named `how` is in the folder: removes it at its 50th step, and its process is killed, or hangs."""
 
     def __init__(self, folder):
         super().__init__()

@@ -1,7 +1,7 @@
 """1,000 scripted approaches to a button on both engines: contact flags at every step, positions a second after contact.
 
-The hinge servo is unstable at MuJoCo's time step (a gain of 6 where 2 is the limit): its chatter amplifies rounding, and
-under large turning commands two MuJoCo runs that start 1e-12 apart part as far as the two engines do. Small turning
+The hinge servo is unstable at MuJoCo's time step (a gain of 6 where 2 is the limit): its chatter amplifies rounding,
+and under large turning commands two MuJoCo runs that start 1e-12 apart part as far as the two engines do. Small turning
 commands lock the chatter to a cycle, so that what remains is the contact.
 """
 
@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qcrl.envs.engine import PointEnv
-from qcrl.envs.layout import Layout
-from qcrl.envs.mujoco_engine import MujocoEngine
-from qcrl.envs.placement import sample_layout
-from qcrl.envs.tasks import TASKS
+from qcrl.envs.point.jax_engine import PointEnv
+from qcrl.envs.point.layout import Layout
+from qcrl.envs.point.mujoco_engine import MujocoEngine
+from qcrl.envs.point.placement import sample_layout
+from qcrl.envs.point.tasks import TASKS
 
 APPROACHES, STEPS, SECOND = 1000, 100, 50
 assert jnp.zeros(()).dtype == jnp.float64

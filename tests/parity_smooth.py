@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
-from qcrl.envs import point, robot
-from qcrl.envs.mjcf import mjcf
-from qcrl.envs.tasks import TASKS
+from qcrl.envs.point import physics as point
+from qcrl.envs.point import robot
+from qcrl.envs.point.mjcf import mjcf
+from qcrl.envs.point.tasks import TASKS
 
 SEQUENCES, SUBSTEPS = 100, 30
 assert jnp.zeros(()).dtype == jnp.float64

@@ -1,5 +1,6 @@
 """Other people's JAX environments on the device, and Safety-Gymnasium's convention in both directions."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -11,14 +12,14 @@ from gymnasium.vector import SyncVectorEnv
 
 import qcrl
 from host_envs import Ragged, SixValues
-from qcrl import rollout
-from qcrl.envs.brax import BraxEnv
+from qcrl.algos.algorithm import Algorithm
+from qcrl.envs.adapters.brax import BraxEnv
+from qcrl.envs.adapters.gymnax import GymnaxEnv
+from qcrl.envs.adapters.safety_gymnasium import FiveTuple, SixTuple
 from qcrl.envs.find import find
-from qcrl.envs.gymnax import GymnaxEnv
-from qcrl.envs.host import open_host
-from qcrl.envs.safety_gymnasium import FiveTuple, SixTuple
+from qcrl.envs.host.environment import open_host
 from qcrl.errors import UserError
-from qcrl.networks import Memory
+from qcrl.sampling.record import read_trajectory
 
 
 class BraxState(NamedTuple):
@@ -72,11 +73,31 @@ class FakeGymnax:
         raise AssertionError("this would reset by itself")
 
 
+@dataclass(frozen=True)
+class Same(Algorithm):
+    """Does the same all the time, learns nothing, and keeps what it was given to learn from."""
+
+    action: tuple[float, ...] = ()
+
+    def init(self, env, key, constraints):
+        return self.start(env, jnp.zeros(()), jax.random.key_data(key), key, constraints)
+
+    def actor(self, env, state):
+        return jnp.array(self.action)
+
+    def sample(self, env, actor, inputs, memory, noise):
+        return jnp.broadcast_to(actor, noise.shape), memory
+
+    def learn(self, env, state, experience):
+        return state._replace(store=read_trajectory(env, experience)), {}
+
+
 def roll(env, action, steps, key=0):
     """All environments do the same all the time."""
-    act = lambda inputs, memory, noise: (jnp.broadcast_to(jnp.asarray(action, jnp.float32), noise.shape), memory)
-    start = rollout.start(env, jax.random.key(key), 2, Memory((), ()))
-    return rollout.rollout(env, act, start, jax.random.key(key), steps, steps, jnp.int32(0))[1:]
+    algorithm = Same(num_envs=2, steps_per_env=steps, action=tuple(action))
+    state = algorithm.init(env, jax.random.key(key), [qcrl.Mean(1.0)])
+    state, metrics = jax.jit(lambda state: algorithm.iterate(env, state))(state)
+    return state.store, metrics.episodes
 
 
 def test_a_brax_environment_ends_and_is_cut_off_where_it_should():
@@ -85,7 +106,7 @@ def test_a_brax_environment_ends_and_is_cut_off_where_it_should():
     # 0.3, 0.6, 0.9, 1.2: over after four steps, of which the costs are the positions.
     assert trajectory.terminated[:, 0].tolist() == [False, False, False, True] * 2
     assert not trajectory.truncated.any()
-    assert episodes.cost[episodes.finished].tolist() == pytest.approx([3.0] * 4)
+    assert episodes.cost[episodes.finished, 0].tolist() == pytest.approx([3.0] * 4)
     assert trajectory.next_obs[3, 0, 0] == pytest.approx(1.2)
     trajectory, _ = roll(env, [-9.0], 10)  # clipped to -1
     assert trajectory.truncated[:, 0].tolist() == [False, False, False, False, True] * 2
@@ -116,7 +137,7 @@ def test_a_gymnax_environment_takes_choices_and_does_not_reset_by_itself():
     trajectory, episodes = roll(env, [0.0, 1.0], 6)
     assert trajectory.terminated[:, 0].tolist() == [False, False, True] * 2
     assert trajectory.next_obs[2, 0].tolist() == [3.0, 3.0]
-    assert episodes.cost[episodes.finished].tolist() == [6.0] * 4
+    assert episodes.cost[episodes.finished, 0].tolist() == [6.0] * 4
     trajectory, _ = roll(env, [1.0, 0.0], 6)
     assert trajectory.truncated[:, 0].tolist() == [False] * 5 + [True]
 
@@ -181,12 +202,12 @@ def test_our_environments_speak_safety_gymnasiums_way():
     _, reward, cost, terminated, truncated, info = values[-1]
     assert (reward, terminated, truncated) == (1.0, True, False)
     assert cost == info["cost"] > 0
-    assert open_host(lambda: SixTuple(gymnasium.make("qcrl/TwoPathEnv-v0").unwrapped)).cost == "6-tuple"
+    assert open_host(lambda: SixTuple(gymnasium.make("qcrl/TwoPathEnv-v0").unwrapped)).cost_source == "6-tuple"
 
 
 def test_their_environments_can_be_vectorised():
     vector = SyncVectorEnv([lambda: FiveTuple(SixValues())] * 2)
-    assert open_host(vector).cost == 'info["cost"]'
+    assert open_host(vector).cost_source == 'info["cost"]'
     wrapped = FiveTuple(Ragged())
     wrapped.reset()
     with pytest.raises(UserError, match="5 values, not 6"):

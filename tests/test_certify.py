@@ -8,11 +8,11 @@ import pytest
 from scipy import stats as scipy_stats
 
 import qcrl
-from qcrl import UserError
-from qcrl.certificates import certify_all, choose, judge, verify
-from qcrl.cli import main
-from qcrl.episodes import Totals
-from qcrl.runs import Lane
+from qcrl import Outage, UserError
+from qcrl.cli.main import main
+from qcrl.evaluation.certify import certify_all, choose, judge, verify
+from qcrl.evaluation.summary import Results
+from qcrl.runs.lane import Lane
 from qcrl.stats import episodes_needed
 from test_evaluation import RISKY, SAFE, write_run
 
@@ -99,14 +99,14 @@ def test_every_certificate_of_a_call_shares_the_confidence(fake, tmp_path):
 
 
 def test_the_choice_prefers_return_among_those_that_seem_safe():
-    lanes = [Lane(seed, 0.1, 15.0) for seed in range(3)]
+    lanes = [Lane(seed, (Outage(15.0, 0.1),), 0.1) for seed in range(3)]
 
-    def totals(outages, episode_return):
-        return Totals(np.full(100, episode_return), np.where(np.arange(100) < outages, 20.0, 0.0))
+    def results(outages, episode_return):
+        return Results(np.full(100, episode_return), np.where(np.arange(100) < outages, 20.0, 0.0))
 
-    found = [totals(2, 1.0), totals(4, 3.0), totals(9, 5.0)]
-    assert choose(lanes, found, 0.05).seed == 1
-    assert choose(lanes, found, 0.01).seed == 0
+    found = dict(zip(lanes, [results(2, 1.0), results(4, 3.0), results(9, 5.0)]))
+    assert choose(found, 0.05).seed == 1
+    assert choose(found, 0.01).seed == 0
 
 
 def test_a_certificate_is_verified_and_changes_are_found(run, capsys):
@@ -172,15 +172,15 @@ def test_a_certificate_needs_a_run(capsys):
 
 def test_a_certificate_of_a_learning_rate_is_verified(run):
     config, (first, *_) = run / "config.json", sorted((run / "policies").iterdir())
-    config.write_text(
-        json.dumps(json.loads(config.read_text()) | {"lanes": [[0, 0.1, 15.0, 1e-3], [0, 0.1, 15.0, 3e-3]]})
-    )
+    content = json.loads(config.read_text())
+    lanes = [Lane(0, (Outage(15.0, 0.1),), 0.1, rate).as_dict() for rate in (1e-3, 3e-3)]
+    config.write_text(json.dumps(content | {"lanes": lanes}))
     for rate in ("0.001", "0.003"):
         first.with_name(f"seed0-p0.1-d15-lr{rate}.safetensors").write_bytes(first.read_bytes())
     for certificate in certify_all(run, episodes=100, deterministic=True, progress=False):
         file = run / f"certificate-{certificate.lane}.json"
         assert file.name.endswith(f"lr{certificate.learning_rate:g}.json")
         assert verify(file, progress=False) == (certificate, [])
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"lanes": [[0, 0.1, 15.0, 1e-3]]}))
+    config.write_text(json.dumps(content | {"lanes": lanes[:1]}))
     with pytest.raises(UserError, match=r"has no lane seed0-p0\.1-d15-lr0\.003"):
         verify(file, progress=False)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from host_envs import Faulty, Nested, Ragged, SixValues
-from qcrl import cli
-from qcrl.check_env import check_env, suggestions
+from qcrl.cli import main as cli
+from qcrl.envs.host.check import check_env, suggestions
 from qcrl.errors import UserError
 
 

@@ -1,6 +1,7 @@
 """The command line: help, exit codes, one-sentence mistakes, and training that is killed, stopped and resumed."""
 
 import csv
+import json
 import random
 import re
 import signal
@@ -10,11 +11,12 @@ import time
 
 import pytest
 
-from qcrl.algos import ALGORITHMS, PRESETS
-from qcrl.cli import COMMANDS, main
+from qcrl import make
+from qcrl.algos.find import algorithms
+from qcrl.cli.main import COMMANDS, main
 
 pytest_plugins = ["fakes"]
-QCRL = [sys.executable, "-m", "qcrl.cli"]
+QCRL = [sys.executable, "-m", "qcrl.cli.main"]
 TINY = ["train", "ppo_lag", "TwoPathEnv-v0", "--steps", "6400", "--seeds", "2", "--num-envs", "2"]
 TINY += ["--steps-per-env", "16", "--chunk-length", "8", "--hidden-sizes", "8", "--minibatches", "1"]
 
@@ -52,7 +54,7 @@ def test_help_names_every_option_with_its_default(call):
         in options
     )
     assert "--learning-rate X Adam's learning rate. [a number] (default: 0.001)" in options
-    assert "hyper-parameters of ppo_lag (defaults: preset fast)" in out
+    assert "(hyper-parameters of ppo_lag, defaults: preset fast)" in out
     _, out, _ = call("train", "--preset", "paper", "--help")
     assert "--learning-rate X Adam's learning rate. [a number] (default: 0.0001)" in " ".join(out.split())
 
@@ -85,6 +87,9 @@ def test_lists_of_what_there_is(call):
         ("train --epoch 3", "unrecognized arguments: --epoch; did you mean --epochs?"),
         ("train --epochs many", "epochs is 'many', but must be a whole number"),
         ("train --minibatches 7", "minibatches is 7"),
+        ("train ppo_lag --driver outage", "unrecognized arguments: --driver outage"),
+        ("train --lstm-size 0 --cost-input lstm", "cost_input is lstm, but lstm_size is 0"),
+        ("train qcrl.errors:UserErrors TwoPathEnv-v0", "is 'qcrl.errors:UserErrors', which cannot be imported"),
         ("train --resume", "--resume needs to know which run"),
         ("train --resume --out mistyped", "there is no run in mistyped"),
         ("train --out /dev/null/run", "cannot write to /dev/null/run"),
@@ -119,26 +124,40 @@ def test_training_ends_with_a_verdict(fake, call, tmp_path):
 
 
 def test_a_short_training_is_judged_by_its_own_episodes(fake, call, tmp_path):
-    """100 episodes of exponential cost with mean 100: all but e^-.15 = 14% cost more than 15."""
-    options = ("--steps", "1000", "--out", tmp_path / "run", "--scale", 100, "--seeds", 3)
-    code, out, _ = call("train", "fake", "DynamicEnv-v0", *options)
+    """100 episodes each, with routes by chance: more than 10 cost 43% of those on one and 91% of those on the other."""
+    options = ("--steps", "390", "--out", tmp_path / "run", "--num-envs", 50, "--seeds", 3, "--limit", 10)
+    code, out, _ = call("train", "fake", "TwoPathEnv-v0", *options)
     assert code == 0
     share = re.search(r"Reached: (0\.\d+) \(\d+ of 300 last training episodes", out)[1]
-    assert float(share) == pytest.approx(0.861, abs=0.08)
+    expected = sum(route.outage(10) for route in make("TwoPathEnv-v0").routes) / 2
+    # Three standard errors.
+    assert float(share) == pytest.approx(expected, abs=0.08)
+    assert re.search(r"mean cost \d+\.\d+ \(of the episodes over the limit \d+\.\d+\)\.", out)
     assert "over 3 seeds). The outage constraint is broken." in out
 
 
 def test_the_verdict_of_a_mean_constraint_says_so(call, tmp_path, monkeypatch):
-    from fakes import Fake
+    from fakes import FakeMean
 
-    monkeypatch.setitem(ALGORITHMS, "ppo_lag", Fake)
-    monkeypatch.setitem(PRESETS, "ppo_lag", {"fast": Fake()})
-    code, out, _ = call("train", "ppo_lag", "DynamicEnv-v0", "--steps", 100, "--out", tmp_path / "run")
+    monkeypatch.setitem(algorithms(), "fake_mean", FakeMean)
+    code, out, _ = call("train", "fake_mean", "TwoPathEnv-v0", "--steps", 100, "--out", tmp_path / "run")
     assert code == 0
     assert "at most 0.1 of episodes cost more than 15 (but trained under Mean). Reached: " in out
+    assert "Its own, Mean at most 15, is kept (" in out
     (tmp_path / "run" / "episodes.csv").write_text("seed,probability,limit,env_steps,return,cost\n")
     code, out, _ = call("train", "--resume", "--out", tmp_path / "run")
     assert (code, "No episode has ended yet: train for more steps." in out) == (0, True)
+
+
+def test_an_algorithm_of_ones_own_is_named_by_where_it_is(call, tmp_path):
+    options = ("fakes:Own", "TwoPathEnv-v0", "--scale", 0, "--steps", 100, "--out", tmp_path / "run")
+    code, out, _ = call("train", *options)
+    assert (code, "at most 0.1 of episodes cost more than 15. Reached: " in out) == (0, True)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["algorithm"]["name"], config["algorithm"]["label"]) == ("fakes:Own", "Own")
+    assert (config["algorithm"]["fields"]["scale"], config["preset"]) == (0, None)
+    code, _, err = call("train", "--resume", "--out", tmp_path / "run", "--steps", 200)
+    assert (code, "continues after iteration 5 of 10" in err) == (0, True)
 
 
 def test_a_frozen_lane_is_exit_code_1(fake, call, tmp_path):
@@ -259,7 +278,7 @@ def test_a_bare_machine_can_train(undisturbed, tmp_path):
     script = (
         "import sys\n"
         "for name in ('mujoco', 'gymnasium', 'tyro', 'tensorboardX', 'orbax', 'pandas'): sys.modules[name] = None\n"
-        "from qcrl.cli import main\n"
+        "from qcrl.cli.main import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
     command = [sys.executable, "-c", script, *TINY, "--out", tmp_path / "run"]
@@ -269,12 +288,12 @@ def test_a_bare_machine_can_train(undisturbed, tmp_path):
 
 
 def test_help_does_not_wait_for_jax():
-    script = "import sys; from qcrl.cli import main\ntry: main(['--help'])\nfinally: print('jax' in sys.modules)"
+    script = "import sys; from qcrl.cli.main import main\ntry: main(['--help'])\nfinally: print('jax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.endswith("False\n")
 
 
 def test_a_closed_pipe_is_no_error():
-    command = f"{sys.executable} -m qcrl.cli train --help | head -1"
+    command = f"{sys.executable} -m qcrl.cli.main train --help | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("usage: qcrl train [ALGO] [ENV] [options]\n", "")

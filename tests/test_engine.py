@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import qcrl
-from qcrl.envs import point
-from qcrl.envs.engine import PointEnv, State
-from qcrl.envs.layout import Layout
-from qcrl.envs.lidar import lidar
-from qcrl.envs.placement import Successors, sample_layout
-from qcrl.envs.tasks import TASKS, Task
+from qcrl.envs.point import physics as point
+from qcrl.envs.point.jax_engine import PointEnv, State
+from qcrl.envs.point.layout import Layout
+from qcrl.envs.point.lidar import lidar
+from qcrl.envs.point.placement import Successors, sample_layout
+from qcrl.envs.point.tasks import TASKS, Task
 
 RESETS = 25_000  # for each of the four tasks
 
@@ -249,7 +249,7 @@ def test_a_fifth_task_is_only_a_description():
     state, obs = jax.jit(env.reset)(jax.random.key(0))
     _, result = jax.jit(env.step)(state, jnp.ones(2))
     assert obs.shape == result.obs.shape == (12 + 3 * 8,)
-    from qcrl.envs.mujoco_engine import MujocoEngine
+    from qcrl.envs.point.mujoco_engine import MujocoEngine
 
     engine = MujocoEngine(task)
     assert engine.reset(np.random.default_rng(0)).shape == (36,)

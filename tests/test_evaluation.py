@@ -9,16 +9,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.integrate import quad
 
 import qcrl
-from qcrl import UserError, checkpoints, hyperparameters
-from qcrl.algos import preset
-from qcrl.cli import main
+from qcrl import Outage, UserError
+from qcrl.algos import hyperparameters
+from qcrl.algos.find import build
+from qcrl.cli.main import main
 from qcrl.envs import TASKS, make
-from qcrl.envs.engine import PointEnv
+from qcrl.envs.base import Description
+from qcrl.envs.point.jax_engine import PointEnv
 from qcrl.envs.two_path import TwoPathEnv
-from qcrl.episodes import key_words, run_episodes, run_in_mujoco
-from qcrl.policy import Interface, Policy
+from qcrl.evaluation.summary import Results, summarise
+from qcrl.runs import checkpoints
+from qcrl.runs.folder import FORMAT
+from qcrl.runs.lane import Lane
+from qcrl.runs.policy import Policy
+from qcrl.sampling.play.device import play_on_device
+from qcrl.sampling.play.mujoco import play_in_mujoco
+from qcrl.sampling.play.seeds import key_words
 from qcrl.stats import outage_interval
 
 pytest_plugins = ["fakes"]
@@ -27,23 +36,24 @@ SAFE, RISKY = 5.0, -5.0
 SMALL = {"num_envs": 2, "steps_per_env": 8, "chunk_length": 8, "hidden_sizes": (8,), "minibatches": 1, "lstm_size": 8}
 
 
-def write_policy(path, algorithm, env, change=lambda state: state, **info):
-    state = change(algorithm.policy_state(algorithm.init(env, jax.random.key(0), 15.0, 0.1)))
-    described = {"algorithm": hyperparameters.to_json(algorithm), "environment": asdict(Interface.of(env))}
+def write_policy(path, algorithm, env, lane, change=lambda state: state):
+    state = change(algorithm.policy_state(env, algorithm.init(env, jax.random.key(0), lane.constraints)))
+    described = {"algorithm": hyperparameters.to_json(algorithm), "environment": Description.of(env).as_dict()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    checkpoints.write_tree(path, state, {**described, "alive": True, **info})
+    checkpoints.write_tree(path, state, {**described, "alive": True, **lane.as_dict()})
 
 
 def write_run(folder, weights, env=None, probabilities=(0.1,), limit=15.0):
     """A run of the fake algorithm: one lane per seed and probability, seed i with the i-th weight."""
     env = env or make("TwoPathEnv-v0")
-    algorithm = preset("fake", "fast")
-    lanes = [(seed, p, limit) for seed in range(len(weights)) for p in probabilities]
-    for seed, p, d in lanes:
-        path = folder / "policies" / f"seed{seed}-p{p:g}-d{d:g}.safetensors"
-        weight = jnp.float32(weights[seed])
-        write_policy(path, algorithm, env, lambda state, weight=weight: {**state, "weight": weight}, seed=seed)
-    config = {"environment": asdict(Interface.of(env)), "lanes": lanes, "constraint": "Outage"}
+    algorithm = build("fake", "fast")
+    lanes = [Lane(seed, (Outage(limit, p),), p) for seed in range(len(weights)) for p in probabilities]
+    for lane in lanes:
+        path = folder / "policies" / f"seed{lane.seed}-p{lane.probability:g}-d{limit:g}.safetensors"
+        weight = jnp.float32(weights[lane.seed])
+        write_policy(path, algorithm, env, lane, lambda state, weight=weight: {**state, "weight": weight})
+    described = Description.of(env).as_dict()
+    config = {"format": FORMAT, "environment": described, "lanes": [lane.as_dict() for lane in lanes]}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -65,6 +75,9 @@ def test_summaries_agree_with_the_closed_forms_of_both_routes(run):
         assert row.mean_return == pytest.approx(route.reward)
         assert row.std_return == pytest.approx(0, abs=1e-6)
         assert row.mean_cost == pytest.approx(route.mean(), rel=0.03)
+        # Mean cost over the limit: limit + integral of Pr(cost > x) beyond it / Pr(cost > limit).
+        beyond = quad(route.outage, 15, 300)[0] / outage
+        assert row.mean_cost_over == pytest.approx(15 + beyond, rel=0.03)
         # Costs are Weibull distributed, so that the fit finds the route's own parameters.
         assert row.weibull["shape"] == pytest.approx(route.shape, rel=0.05)
         assert row.weibull["outage"] == pytest.approx(outage, abs=0.01)
@@ -76,6 +89,13 @@ def test_summaries_agree_with_the_closed_forms_of_both_routes(run):
     assert (pooled.seed, pooled.seeds, pooled.episodes) == (None, 2, 40_000)
     assert pooled.outages == sum(row.outages for row in result.per_lane)
     assert pooled.over_seeds["return_iqm"] == pytest.approx(0.9)
+
+
+def test_what_episodes_over_the_limit_cost():
+    lanes = [Lane(seed, (Outage(15.0, 0.1),), 0.1) for seed in range(2)]
+    found = [Results(np.zeros(3), np.array(costs)) for costs in ([1.0, 15.0, 16.0], [2.0, 40.0, 3.0])]
+    assert summarise(lanes, found).mean_cost_over == 28
+    assert summarise([lanes[0]], [Results(np.zeros(2), np.array([1.0, 15.0]))]).mean_cost_over is None
 
 
 def test_files_hold_what_is_returned_and_every_episode(run):
@@ -94,10 +114,10 @@ def test_files_hold_what_is_returned_and_every_episode(run):
 def test_episodes_do_not_depend_on_how_many_are_run(run):
     """The 1,200 take three batches, the 100 a part of one."""
     policy, env = qcrl.load(run).policy(seed=0), make("TwoPathEnv-v0")
-    many, few = (run_episodes(policy, env, n, seed=[3, 4]) for n in (1200, 100))
-    assert many.costs.shape == (1200,)
+    many, few = (play_on_device(policy, env, n, seed=[3, 4]) for n in (1200, 100))
+    assert many.costs.shape == (1200, 1)
     np.testing.assert_array_equal(many.costs[:100], few.costs)
-    assert len(set(many.costs)) == 1200
+    assert len(set(many.costs[:, 0])) == 1200
 
 
 def test_lanes_purposes_and_trainings_share_no_random_numbers(fake, tmp_path):
@@ -120,19 +140,21 @@ class LongPath(TwoPathEnv):
 
 def test_an_episode_that_does_not_end_is_not_counted(run):
     with pytest.raises(UserError, match="5 episodes of TwoPathEnv-v0 did not end within its horizon of 3 steps"):
-        run_episodes(qcrl.load(run).policy(seed=0), LongPath(), 5, seed=0)
+        play_on_device(qcrl.load(run).policy(seed=0), LongPath(), 5, seed=0)
 
 
 def test_mujoco_gives_the_same_episodes_on_any_number_of_processes_and_those_of_the_jax_engine(tmp_path):
     """An untrained network, 40 steps, 64 episodes: means of the engines within five standard errors of each other."""
     env = PointEnv(dataclasses.replace(TASKS["DynamicEnv-v0"], horizon=40))
-    algorithm = hyperparameters.replace(preset("qcpo", "fast"), SMALL)
-    write_policy(tmp_path / "policy.safetensors", algorithm, env)
+    algorithm = hyperparameters.replace(build("qcpo", "fast"), SMALL)
+    write_policy(tmp_path / "policy.safetensors", algorithm, env, Lane(0, (Outage(15.0, 0.1),), 0.1))
     policy = Policy.load(tmp_path / "policy.safetensors")
-    one, two = (run_in_mujoco([(policy, 1), (policy, 2)], env, 64, processes=n) for n in (1, 2))
+    stacked = lambda totals: np.column_stack([totals.returns, totals.costs])
+    jobs = [(policy, 1), (policy, 2)]
+    one, two = ([stacked(each) for each in play_in_mujoco(jobs, env, 64, processes=n)] for n in (1, 2))
     np.testing.assert_array_equal(one, two)
     assert not np.array_equal(one[0], one[1])
-    for ours, theirs in zip(run_episodes(policy, env, 128, seed=1), np.concatenate(one, axis=1)):
+    for ours, theirs in zip(stacked(play_on_device(policy, env, 128, seed=1)).T, np.concatenate(one).T):
         error = np.hypot(ours.std(), theirs.std()) / 128**0.5
         assert ours.mean() == pytest.approx(theirs.mean(), abs=5 * error + 1e-9)
 

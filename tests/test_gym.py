@@ -12,9 +12,10 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
 from qcrl import UserError
-from qcrl.envs import ENVIRONMENT_IDS, gym
-from qcrl.envs.scripted import seek_goal
-from qcrl.envs.tasks import TASKS
+from qcrl.envs import ENVIRONMENT_IDS
+from qcrl.envs.adapters import gym
+from qcrl.envs.point.scripted import seek_goal
+from qcrl.envs.point.tasks import TASKS
 
 ENGINES = [*((env_id, "mujoco") for env_id in TASKS), ("DynamicEnv-v0", "jax"), ("TwoPathEnv-v0", "jax")]
 
@@ -29,14 +30,15 @@ def run_python(program: str) -> str:
     return done.stdout
 
 
-def test_make_needs_no_import_of_qcrl():
-    program = "import gymnasium; print(gymnasium.make('qcrl/DynamicEnv-v0', engine='mujoco').reset(seed=0)[0].shape)"
-    assert run_python(program).strip() == "(44,)"
+@pytest.mark.parametrize(("before", "name"), [("gymnasium", "qcrl:qcrl/"), ("gymnasium, qcrl", "qcrl/")])
+def test_make_needs_an_import_of_qcrl_or_its_name(before, name):
+    make = f"gymnasium.make('{name}DynamicEnv-v0', engine='mujoco')"
+    assert run_python(f"import {before}; print({make}.reset(seed=0)[0].shape)").strip() == "(44,)"
 
 
 def test_engines_are_imported_only_when_used():
     report = "print([name for name in ('jax', 'mujoco') if name in sys.modules])"
-    program = f"import sys, gymnasium, qcrl.envs.gym; {report}; gymnasium.make('qcrl/GremlinEnv-v0').reset(); {report}"
+    program = f"import sys, gymnasium, qcrl; {report}; gymnasium.make('qcrl/GremlinEnv-v0').reset(); {report}"
     assert run_python(program).split("\n")[:2] == ["[]", "['mujoco']"]
 
 

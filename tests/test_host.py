@@ -3,6 +3,7 @@
 import functools
 from collections import Counter
 from contextlib import ExitStack, closing
+from types import SimpleNamespace
 
 import gymnasium
 import jax
@@ -13,23 +14,24 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import qcrl
 from host_envs import SMALL, Faulty, Mortal, Nested, Ragged, SixValues, Written, written
-from qcrl import rollout
-from qcrl.algos import PPOLag, distributions
-from qcrl.envs.host import open_host
-from qcrl.envs.spaces import Actions
+from qcrl.algos.ppo_lag import PPOLag
+from qcrl.envs.host.environment import open_host
+from qcrl.envs.host.spaces import Actions
 from qcrl.errors import UserError, WorkerFailure
-from qcrl.host_rollout import HostRollout
-from qcrl.policy import Interface
+from qcrl.nets import distributions
+from qcrl.sampling import device
+from qcrl.sampling.host import HostSampler
+from qcrl.sampling.record import Experience, read_trajectory
 
 
 def open_rollout(stack, env, count=3, workers=0, lanes=1, **settings):
     """A rollout that only collects, and the policy it collects with."""
     host = open_host(env)
-    algorithm = PPOLag(**{**SMALL, "num_envs": count, **settings})
-    state = jax.vmap(lambda seed: algorithm.init(Interface.of(host), jax.random.key(seed), 5.0, 0.1))(np.arange(lanes))
+    algorithm = PPOLag(**{**SMALL, "cost_input": "none", "num_envs": count, **settings})
+    state = jax.vmap(lambda seed: algorithm.init(host, jax.random.key(seed), [qcrl.Mean(5.0)]))(np.arange(lanes))
     fleet = host.fleet(lanes * count, workers)
     stack.callback(fleet.close)
-    collector = HostRollout(algorithm, host, fleet, list(range(lanes)))
+    collector = HostSampler(algorithm, host, fleet, list(range(lanes)))
     actor, _, words, env_steps = collector.prepare(state)
     return collector, lambda: collector.collect(actor, np.asarray(words), np.asarray(env_steps))
 
@@ -50,7 +52,7 @@ def test_vector_environments_lose_no_cost_and_count_none_twice(kind, mode, tmp_p
     with closing(VECTORS[kind]([make] * 2, autoreset_mode=mode)) as vector:
         collector, collect = open_rollout(stack, vector, count=2)
         batches = [collect()[0][0] for _ in range(3)]
-        ours = Counter(cost for _, _, cost in collector.finished[0])
+        ours = Counter(cost for _, (_, cost) in collector.finished[0])
     assert sum(ours.values()) > 30
     assert ours == written(tmp_path)
     for rows in batches:  # only real steps: time goes up by one, and after an end comes the start of the next episode
@@ -64,28 +66,51 @@ def test_vector_environments_lose_no_cost_and_count_none_twice(kind, mode, tmp_p
 def test_own_environments_lose_no_cost_and_count_none_twice(workers, tmp_path, stack):
     collector, collect = open_rollout(stack, lambda: Written(Ragged(), tmp_path), workers=workers)
     rows = np.concatenate([collect()[0] for _ in range(3)], axis=1)[0]
-    assert Counter(cost for _, _, cost in collector.finished[0]) == written(tmp_path)
+    assert Counter(cost for _, (_, cost) in collector.finished[0]) == written(tmp_path)
     ended = rows[..., 8:10].any(axis=-1)
     assert (rows[1:, :, :2] == np.where(ended[:-1, :, None], rows[1:, :, :2], rows[:-1, :, 2:4])).all()
-    assert sorted(rows[..., -1][ended]) == pytest.approx(sorted(cost for _, _, cost in collector.finished[0]), rel=1e-6)
+    assert sorted(rows[..., -1][ended]) == pytest.approx(
+        sorted(cost for _, (_, cost) in collector.finished[0]), rel=1e-6
+    )
 
 
 def test_the_memory_of_chunks_is_that_of_the_network_run_through_the_batch(stack):
-    collector, collect = open_rollout(stack, Ragged, lstm_size=4, late_cost=True, steps_per_env=30)
+    collector, collect = open_rollout(stack, Ragged, lstm_size=4, cost_input="lstm", late_cost=True, steps_per_env=30)
     start = collector.memory
     rows, memory = collect()
-    algorithm, host = collector.algorithm, collector.host
-    state = algorithm.init(Interface.of(host), jax.random.key(np.uint32(0)), 5.0, 0.1)
-    blank = rollout.start(Interface.of(host), jax.random.key(0), 3, algorithm.network.initial_memory(3))
-    trajectory, _ = rollout.unpack(host, blank, rows[0], jax.tree.map(lambda x: x[0], memory))
-    _, memories = algorithm.network.sequence(
-        state.params, state.normaliser, trajectory.inputs, trajectory.first, jax.tree.map(lambda x: x[0], start)
+    algorithm, host = collector.learner, collector.env
+    state = algorithm.init(host, jax.random.key(np.uint32(0)), [qcrl.Mean(5.0)])
+    blank = device.begin(host, jax.random.key(0), 3, algorithm.initial_memory(host))
+    experience = Experience(rows[0], blank, None, jax.tree.map(lambda x: x[0], memory))
+    trajectory = read_trajectory(host, experience)
+    params, normaliser, *_ = state.learner
+    _, memories = algorithm.network(host).sequence(
+        params, normaliser, trajectory.inputs, trajectory.first, jax.tree.map(lambda x: x[0], start)
     )
     for chunk in (1, 2):
         for kept, expected in zip(memory, memories):
             expected = np.where(trajectory.first[10 * chunk][:, None], 0.0, expected[10 * chunk - 1])
             np.testing.assert_allclose(kept[0, chunk], expected, atol=1e-6)
     assert all(kept[0, 1:].any() for kept in memory)
+
+
+def test_the_learner_is_told_what_the_actor_knew(stack):
+    """Also across batches, in the middle of episodes."""
+    collector, collect = open_rollout(stack, Ragged)
+    known, act = [], collector.act
+    collector.act = lambda actor, packed, memory: known.append(packed[0]) or act(actor, packed, memory)
+    nowhere = SimpleNamespace(actors=SimpleNamespace(env_state=()))
+    for _ in range(2):
+        known.clear()
+        start = jax.tree.map(lambda x: x[0], collector._actors(nowhere))
+        rows, memory = collect()
+        trajectory = read_trajectory(collector.env, Experience(rows[0], start, None, memory))
+        packed = np.stack(known)
+        np.testing.assert_array_equal(packed[..., -1] > 0, trajectory.first)
+        for one, other in zip(trajectory.inputs, collector._read(packed[..., : sum(collector.sizes)], np)):
+            np.testing.assert_array_equal(one, other)
+    assert not start.first.all()
+    assert trajectory.inputs.time.max() == 7  # the longest episodes have 8 steps
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Training and evaluating on environments that run in Python, by API and command line: known optima, resuming, the guide."""
+"""Training and evaluating on Python environments, by API and command line: known optima, resuming, the guide."""
 
 import functools
 import sys
@@ -13,10 +13,15 @@ import pytest
 
 import qcrl
 from host_envs import SMALL, Mortal, Nested, OneStep, Ragged, Written, written
-from qcrl import checkpoints, cli, hyperparameters, stats
-from qcrl.algos.sac import read_records
-from qcrl.envs.host import open_host
+from qcrl import stats
+from qcrl.algos import hyperparameters
+from qcrl.algos.find import build
+from qcrl.cli import main as cli
+from qcrl.envs.host.environment import open_host
 from qcrl.errors import UserError, WorkerFailure
+from qcrl.runs import checkpoints
+from qcrl.sampling.record import unpack
+from qcrl.training.checks import fit
 
 sys.path.append(str(Path(__file__).parent.parent / "examples"))
 OUTAGE = qcrl.Outage(5.0, 0.1)
@@ -76,15 +81,15 @@ SOFT = {
 
 
 def replay_of(run):
-    algorithm, interface = hyperparameters.from_json(run.config["algorithm"]), run.policy().interface
-    init = lambda seed: algorithm.init(interface, jax.random.key(seed), 5.0, 0.1)
+    algorithm, env = hyperparameters.from_json(run.config["algorithm"]), run.policy().env
+    init = lambda seed: algorithm.init(env, jax.random.key(seed), run.lanes[0].constraints)
     shapes = jax.eval_shape(jax.vmap(init), jnp.zeros(1, jnp.uint32))
     state, _ = checkpoints.load_checkpoint(run.path / "checkpoints", like=shapes)
-    return read_records(interface, state.replay[0, : int(state.env_steps[0])])
+    return unpack(env, state.store[0, : int(state.env_steps[0])])
 
 
 def test_wcsac_finds_the_known_optimum_of_one_step_episodes(tmp_path):
-    """The best of the actions in [0, 4] is 2 + s, which the policy has as s / 2; what follows a cut does not depend on it."""
+    """The best action in [0, 4] is 2 + s, which the policy has as s / 2; what follows a cut does not depend on it."""
     (tmp_path / "costs").mkdir()
     make = lambda: Written(OneStep(), tmp_path / "costs")
     run = qcrl.train("wcsac", make, qcrl.CVaR(100, 0.1), steps=6400, out=tmp_path / "run", progress=False, **SOFT)
@@ -101,7 +106,7 @@ def test_wcsac_finds_the_known_optimum_of_one_step_episodes(tmp_path):
     assert (
         replay.next_obs == replay.obs + jnp.array([0, 1])
     ).all()  # the last observation, not the next episode's first
-    assert (replay.follows == (replay.obs[:, 0] < 0)).all()  # after a cut the critics' estimate follows
+    assert (replay.terminated == (replay.obs[:, 0] >= 0)).all()  # after a cut the critics' estimate follows
 
 
 def test_wcsac_saves_and_resumes_where_an_environment_fails(tmp_path):
@@ -151,12 +156,9 @@ def test_an_instance_is_one_environment_with_a_batch_of_the_same_size(tmp_path):
         qcrl.evaluate(run, 5, progress=False)
     result = qcrl.evaluate(run, 5, env=Ragged, progress=False)
     assert (result.engine, result.per_lane[0].episodes) == ("host", 5)
-    from qcrl.algos import preset
-    from qcrl.host_rollout import fit
-
-    fitted = fit(preset("qcpo", "fast"), open_host(Ragged()), {})
+    fitted = fit(build("qcpo", "fast"), open_host(Ragged()), {})
     assert (fitted.num_envs, fitted.steps_per_env) == (1, 12_000)
-    soft = preset("wcsac", "fast")
+    soft = build("wcsac", "fast")
     fitted = fit(soft, open_host(Ragged()), {})
     assert (fitted.num_envs, fitted.block, fitted.steps_per_iteration) == (1, soft.block, soft.steps_per_iteration)
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from qcrl import UserError
-from qcrl.envs import mujoco_engine
-from qcrl.envs.layout import Layout
-from qcrl.envs.lidar import lidar
-from qcrl.envs.mujoco_engine import MujocoEngine, sample_layout, scan
-from qcrl.envs.outcome import observation_slices
-from qcrl.envs.scripted import seek_goal
-from qcrl.envs.tasks import TASKS, Task
+from qcrl.envs.point import mujoco_engine
+from qcrl.envs.point.layout import Layout
+from qcrl.envs.point.lidar import lidar
+from qcrl.envs.point.mujoco_engine import MujocoEngine, sample_layout, scan
+from qcrl.envs.point.outcome import observation_slices
+from qcrl.envs.point.scripted import seek_goal
+from qcrl.envs.point.tasks import TASKS, Task
 
 SIMPLE, DYNAMIC, GREMLIN, BUTTONS = (
     TASKS[f"{name}Env-v0"] for name in ("SimpleButton", "Dynamic", "Gremlin", "DynamicButton")

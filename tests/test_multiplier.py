@@ -1,51 +1,49 @@
 """The multiplier: what drives it, how it follows, and the window of episodes that it looks at."""
 
-import types
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qcrl.algos import episode_window, preset
-from qcrl.algos.multiplier import DRIVERS, Gains, Multiplier, Steering, Window
-from qcrl.rollout import Episodes
+from qcrl.algos.find import build
+from qcrl.algos.multiplier import Gains, Multiplier, episode_window
+from qcrl.constraints import Mean, Outage, Steering
+from qcrl.envs.two_path import TwoPathEnv
+from qcrl.sampling.record import Episodes, Window
 
 
 def test_multiplier_integrates_the_error():
-    multiplier, value = Multiplier.init(0.0, 3), 0.0
+    multiplier, value = Multiplier.init(0.0), 0.0
     for statistic in (20.0, 30.0, 3.0, -40.0, 25.0):
-        multiplier = multiplier.update(Steering(jnp.float32(statistic), jnp.float32(15.0)), Gains(0.0, 0.1, 0.0, 0.95))
+        multiplier = multiplier.update(Steering(jnp.float32(statistic), jnp.float32(15.0)), Gains(0.0, 0.1, 0.95))
         value = max(0.0, value + 0.1 * (statistic - 15.0))
         assert multiplier.value == pytest.approx(value, rel=1e-5)
 
 
-def test_multiplier_follows_the_pid_rule():
-    costs, limit, gains, delay = [20.0, 30.0, 3.0, 18.0, 40.0], 15.0, Gains(0.3, 0.1, 0.7, 0.95), 2
-    multiplier = Multiplier.init(0.0, delay)
-    integral, error_mean, cost_mean, history = 0.0, 0.0, 0.0, [0.0] * delay
+def test_multiplier_follows_the_pi_rule():
+    costs, limit, gains = [20.0, 30.0, 3.0, 18.0, 40.0], 15.0, Gains(0.3, 0.1, 0.95)
+    multiplier = Multiplier.init(0.0)
+    integral, error_mean = 0.0, 0.0
     for cost in costs:
         integral = max(0.0, integral + 0.1 * (cost - limit))
         error_mean = 0.95 * error_mean + 0.05 * (cost - limit)
-        cost_mean = 0.95 * cost_mean + 0.05 * cost
-        expected = max(0.0, 0.3 * error_mean + integral + 0.7 * max(0.0, cost_mean - history[-delay]))
-        history.append(cost_mean)
+        expected = max(0.0, 0.3 * error_mean + integral)
         multiplier = multiplier.update(Steering(jnp.float32(cost), jnp.float32(limit)), gains)
         assert multiplier.value == pytest.approx(expected, rel=1e-5)
 
 
 def test_multiplier_can_bound_the_error():
-    multiplier = Multiplier.init(1.0, 1)
+    multiplier = Multiplier.init(1.0)
     for statistic, value in [(0.9, 1.1), (0.0, 1.0), (0.25, 1.05)]:
-        multiplier = multiplier.update(
-            Steering(jnp.float32(statistic), jnp.float32(0.2)), Gains(0.0, 1.0, 0.0, clip=0.1)
-        )
+        multiplier = multiplier.update(Steering(jnp.float32(statistic), jnp.float32(0.2)), Gains(0.0, 1.0, clip=0.1))
         assert multiplier.value == pytest.approx(value, rel=1e-5)
 
 
 def test_relative_gains_move_the_multiplier_by_factors():
-    gains = Gains(2.0, 0.5, 0.0, smoothing=0.8, clip=0.1, relative=True)
-    small, large = Multiplier.init(0.5, 1), Multiplier.init(40.0, 1)
+    gains = Gains(2.0, 0.5, smoothing=0.8, clip=0.1, relative=True)
+    small, large = Multiplier.init(0.5), Multiplier.init(40.0)
     error_mean, factor = 0.0, 1.0
     for statistic in (0.9, 0.25, 0.1, 0.12):
         small, large = (
@@ -59,31 +57,33 @@ def test_relative_gains_move_the_multiplier_by_factors():
 
 
 def test_the_integral_gain_counts_times_a_power_of_the_multiplier():
-    gains = Gains(0.0, 0.5, 0.0, clip=0.1, relative=True, power=0.5)
+    gains = Gains(0.0, 0.5, clip=0.1, relative=True, power=0.5)
     for start in (4.0, 25.0):
         for statistic, error in ((0.9, 0.1), (0.22, 0.02), (0.2, 0.0), (0.0, -0.1)):
-            moved = Multiplier.init(start, 1).update(Steering(jnp.float32(statistic), jnp.float32(0.2)), gains)
+            moved = Multiplier.init(start).update(Steering(jnp.float32(statistic), jnp.float32(0.2)), gains)
             assert moved.value == pytest.approx(start + start**0.5 * np.expm1(0.5 * error), rel=1e-5)
 
 
 def test_settings_reach_the_multiplier():
     finished = jnp.ones(100, bool)
     costs = jnp.where(jnp.arange(100) < 12, 20.0, 0.0)
-    window = Window.init(100).add(Episodes(finished, jnp.arange(100), costs, costs))
-    state = types.SimpleNamespace(controller=Multiplier.init(4.0, 10), limit=15.0, probability=0.1)
-    tuned = preset("qcpo", "tuned")
+    window = Window.init(100).add(Episodes(finished, jnp.arange(100), costs, costs[:, None]))
+    env, tuned = TwoPathEnv(), replace(build("qcpo", "tuned"), hidden_sizes=(2,))
+    state = tuned.init(env, jax.random.key(0), [Outage(15.0, 0.1)])._replace(window=window)
+    state = state._replace(learner=state.learner._replace(multiplier=Multiplier.init(4.0)))
     error = 0.12 - 0.95 * 0.1
     integral = 4 + 2 * np.expm1(0.25 * error)
-    assert tuned._steer(state, window).value == pytest.approx(integral * (1 + 3 * 0.2 * error), rel=1e-5)
-    plain = replace(tuned, relative_gains=False, target_margin=0.0, error_clip=0.01)
-    assert plain._steer(state, window).value == pytest.approx(4 + 0.25 * 0.01 + 3 * 0.2 * 0.01, rel=1e-6)
+    assert tuned._steer(env, state).value == pytest.approx(integral * (1 + 3 * 0.2 * error), rel=1e-5)
+    plain = replace(tuned, relative_gains=False, integral_power=1.0, target_margin=0.0, error_clip=0.01)
+    assert plain._steer(env, state).value == pytest.approx(4 + 0.25 * 0.01 + 3 * 0.2 * 0.01, rel=1e-6)
 
 
 def test_drivers():
     costs = jnp.array([10.0, 20.0, 30.0, 40.0, 500.0])
     valid = jnp.array([True, True, True, True, False])
-    arguments = costs, valid, jnp.float32(25.0), jnp.float32(0.25), 10.0
-    quantile, outage, mean = (DRIVERS[name](*arguments) for name in ("quantile", "outage", "mean"))
+    asked, arguments = Outage(25.0, 0.25), (costs, valid, 10.0)
+    quantile, outage = (asked.steer(name, *arguments) for name in ("quantile", "outage"))
+    mean = Mean(25.0).steer("mean", *arguments)
     assert (quantile.statistic, quantile.target) == (4.0, 2.5)
     assert (outage.statistic, outage.target) == (0.5, 0.25)
     assert (mean.statistic, mean.target) == (2.5, 2.5)
@@ -98,10 +98,10 @@ def test_window_keeps_the_last_episodes():
         cost = rng.random(8).astype(np.float32)
         everything += list(cost[finished])
         window = window.add(
-            Episodes(jnp.asarray(finished), jnp.zeros(8, jnp.int32), -jnp.asarray(cost), jnp.asarray(cost))
+            Episodes(jnp.asarray(finished), jnp.zeros(8, jnp.int32), -jnp.asarray(cost), jnp.asarray(cost)[:, None])
         )
         for count in (1, 2, 4):
-            recent = np.asarray(window.cost)[np.asarray(window.recent(count))]
+            recent = np.asarray(window.cost)[:, 0][np.asarray(window.recent(count))]
             np.testing.assert_allclose(np.sort(recent), np.sort(everything[-count:]))
     assert window.seen == 12
 

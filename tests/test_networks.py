@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qcrl import lstm
-from qcrl.networks import Inputs, Network, Normaliser, cast_kernels, only_heads
+from qcrl.nets import lstm
+from qcrl.nets.network import Inputs, Network, Normaliser, cast_kernels, only_heads
 
 TIME, ENVS, OBS, ACTIONS = 9, 3, 4, 2
 
@@ -20,8 +20,8 @@ def network(**changes):
 
 
 def random_inputs(key):
-    keys = jax.random.split(key, 4)
-    shapes = [(TIME, ENVS, OBS), (TIME, ENVS, ACTIONS), (TIME, ENVS), (TIME, ENVS)]
+    keys = jax.random.split(key, 6)
+    shapes = [(TIME, ENVS, *size) for size in ((OBS,), (ACTIONS,), (), (1,), (1,), ())]
     return Inputs(*(jax.random.normal(k, shape) for k, shape in zip(keys, shapes)))
 
 
@@ -30,7 +30,7 @@ def random_inputs(key):
     [
         {},
         dict(skip=False, cost_input="observation"),
-        dict(lstm_size=0),
+        dict(lstm_size=0, cost_input="none"),
         dict(cost_input="observation", late_cost=True),
         dict(lstm_size=0, cost_input="observation", late_cost=True),
     ],
@@ -65,8 +65,8 @@ def test_a_late_cost_is_seen_one_step_late(cost_input):
     params, normaliser = prompt.init(jax.random.key(0), OBS, ACTIONS, 5)
     inputs = random_inputs(jax.random.key(1))
     first = jnp.zeros((TIME, ENVS), bool).at[0].set(True).at[4, 1].set(True)
-    cost = jnp.where(first, 0.0, inputs.previous_cost)  # as every rollout has it
-    shifted = jnp.where(first, 0.0, jnp.concatenate([jnp.zeros((1, ENVS)), cost[:-1]]))
+    cost = jnp.where(first[..., None], 0.0, inputs.previous_cost)  # as every rollout has it
+    shifted = jnp.where(first[..., None], 0.0, jnp.concatenate([jnp.zeros((1, ENVS, 1)), cost[:-1]]))
     run = lambda net, cost: net.sequence(
         params, normaliser, inputs._replace(previous_cost=cost), first, net.initial_memory(ENVS)
     )[0]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from qcrl import analysis
-from qcrl.analysis import read_curves
-from qcrl.cli import main
-from qcrl.plots import DASHES, FORMATS, PALETTE, cost_figure, figure, plot
-from qcrl.runs import load
+from qcrl.cli.main import main
+from qcrl.runs.folder import load
+from qcrl.show import curves as analysis
+from qcrl.show.curves import read_curves
+from qcrl.show.figures import DASHES, FORMATS, PALETTE, cost_figure, figure, plot
 
 pytest_plugins = ["trained"]
 HEADER = "seed,probability,limit,iteration,env_steps,episode_return,episode_cost,outage,multiplier\n"

@@ -1,7 +1,6 @@
 """Policies outside of training: NumPy in, NumPy out, the same numbers as inside."""
 
 import pickle
-from dataclasses import asdict
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +8,16 @@ import numpy as np
 import pytest
 
 import qcrl
-from qcrl import UserError, checkpoints, hyperparameters
-from qcrl.algos import preset
+from qcrl import Outage, UserError
+from qcrl.algos import hyperparameters
+from qcrl.algos.find import build
 from qcrl.envs import make
-from qcrl.evaluation import run_episodes
-from qcrl.policy import Interface, Policy
+from qcrl.envs.base import Description
+from qcrl.nets.network import Inputs
+from qcrl.runs import checkpoints
+from qcrl.runs.policy import Policy
+from qcrl.sampling.play.device import play_on_device
+from qcrl.training import checks
 
 pytest_plugins = ["fakes"]
 SMALL = {"num_envs": 2, "steps_per_env": 8, "chunk_length": 8, "hidden_sizes": (8,), "minibatches": 1}
@@ -21,30 +25,32 @@ SMALL = {"num_envs": 2, "steps_per_env": 8, "chunk_length": 8, "hidden_sizes": (
 
 def save(path, algorithm, env, change=lambda state: state):
     """An untrained policy in a file, as training writes it."""
-    state = change(algorithm.policy_state(algorithm.init(env, jax.random.key(0), 15.0, 0.1)))
-    info = {"algorithm": hyperparameters.to_json(algorithm), "environment": asdict(Interface.of(env))}
-    checkpoints.write_tree(path, state, {**info, "seed": 0})
+    (lane,) = checks.lanes(algorithm, Outage(15.0, 0.1), seeds=1, first_seed=0)
+    state = change(algorithm.policy_state(env, algorithm.init(env, jax.random.key(0), lane.constraints)))
+    info = {"algorithm": hyperparameters.to_json(algorithm), "environment": Description.of(env).as_dict()}
+    checkpoints.write_tree(path, state, {**info, **lane.as_dict()})
     return state
 
 
 @pytest.mark.parametrize(("name", "lstm_size"), [("qcpo", 8), ("ppo_lag", 0)])
 def test_a_loaded_policy_acts_as_the_algorithm_does(tmp_path, name, lstm_size):
     env = make("TwoPathEnv-v0")
-    algorithm = hyperparameters.replace(preset(name, "fast"), {**SMALL, "lstm_size": lstm_size})
+    algorithm = hyperparameters.replace(build(name, "fast"), {**SMALL, "lstm_size": lstm_size})
     state = save(tmp_path / "policy.safetensors", algorithm, env)
     policy = Policy.load(tmp_path / "policy.safetensors")
     assert policy.algorithm == algorithm
 
     rng = np.random.default_rng(0)
-    carry, memory, last = policy.initial(), algorithm.initial_carry(env), jnp.zeros(1)
+    carry, memory, last, spent = policy.initial(), algorithm.initial_memory(env), jnp.zeros(1), 0.0
     for step in range(4):
         obs, reward, cost = rng.normal(size=4), np.float32(0.1 * step), np.float32(2 * step)
         action, carry = policy(obs, carry, reward, cost, deterministic=True)
         assert isinstance(action, np.ndarray)
-        last, memory = algorithm.act(
-            env, state, memory, jnp.float32(obs), last, reward, cost, jax.random.key(0), deterministic=True
-        )
+        spent += cost
+        inputs = Inputs(jnp.float32(obs), last, reward, cost[None], jnp.float32([spent]), jnp.float32(step))
+        last, memory = algorithm.act(env, state, inputs, memory, jax.random.key(0), deterministic=True)
         np.testing.assert_allclose(action, last, rtol=1e-5, atol=1e-6)
+        assert (carry.spent, carry.time) == (spent, step + 1)
 
 
 @pytest.fixture
@@ -108,13 +114,15 @@ def test_evaluation_runs_whole_episodes(fake, tmp_path, route, bias):
     env = make("TwoPathEnv-v0")
     save(
         tmp_path / "policy.safetensors",
-        preset("fake", "fast"),
+        build("fake", "fast"),
         env,
         lambda state: {**state, "weight": jnp.float32(bias)},
     )
-    returns, costs = run_episodes(Policy.load(tmp_path / "policy.safetensors"), env, 2000, seed=1, deterministic=True)
+    policy = Policy.load(tmp_path / "policy.safetensors")
+    totals = play_on_device(policy, env, 2000, seed=1, deterministic=True)
+    returns, costs = totals.returns, totals.costs
     assert returns == pytest.approx(env.routes[route].reward)
-    assert costs.shape == (2000,)
+    assert costs.shape == (2000, 1)
     outage = env.routes[route].outage(15)
     # Four standard errors: a false alarm in one of 16,000 seeds.
     assert np.mean(costs > 15) == pytest.approx(outage, abs=4 * (outage * (1 - outage) / 2000) ** 0.5)

@@ -4,7 +4,7 @@ import ast
 import inspect
 import itertools
 import json
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +12,19 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from qcrl import hyperparameters
-from qcrl.algos import ALGORITHMS, PRESETS, QCPO, PPOLag, preset
+from qcrl.algos import hyperparameters
 from qcrl.algos.advantages import Links, gae
-from qcrl.algos.losses import gaussian_log_prob, policy_loss
-from qcrl.algos.settings import Settings
+from qcrl.algos.find import algorithms, build, find
+from qcrl.algos.losses import policy_loss
+from qcrl.algos.ppo_lag import PPOLag
+from qcrl.algos.qcpo import QCPO
+from qcrl.algos.settings import PPOSettings
 from qcrl.constraints import CVaR, Mean, Outage
 from qcrl.envs.two_path import TwoPathEnv
 from qcrl.errors import UserError
-from qcrl.networks import Inputs
-from qcrl.rollout import Trajectory
+from qcrl.nets.distributions import gaussian_log_prob
+from qcrl.nets.network import Inputs
+from qcrl.sampling.record import Trajectory
 
 ENV = TwoPathEnv()
 TINY = dict(
@@ -33,9 +36,8 @@ TINY = dict(
     lstm_size=8,
     window=5,
     driver_window=5,
-    derivative_delay=2,
 )
-TINY_QCPO = replace(preset("qcpo", "tuned"), **TINY, quantiles=5, tail_quantiles=2)
+TINY_QCPO = replace(build("qcpo", "tuned"), **TINY, quantiles=5, tail_quantiles=2)
 
 
 @pytest.mark.parametrize(("decay", "cut"), [(0.0, False), (0.97, True), (0.97, False), (1.0, False)])
@@ -84,9 +86,9 @@ def test_log_prob_is_that_of_a_normal_law():
     assert gaussian_log_prob(jnp.asarray(action), jnp.asarray(mean), jnp.log(std)) == pytest.approx(expected, rel=1e-5)
 
 
-def train(algorithm, iterations):
+def train(algorithm, iterations, constraint=Outage(15, 0.1)):  # noqa: B008
     """States and metrics after each iteration of seed 0, one call at a time, and how often `iterate` was compiled."""
-    init = jax.jit(lambda key: algorithm.init(ENV, key, 15, 0.1))
+    init = jax.jit(lambda key: algorithm.init(ENV, key, [constraint]))
     iterate = jax.jit(lambda state: algorithm.iterate(ENV, state))
     states, metrics = [init(jax.random.key(0))], []
     for _ in range(iterations):
@@ -103,21 +105,21 @@ def qcpo_run():
 
 @pytest.fixture(scope="module")
 def ppo_lag_run():
-    return train(replace(preset("ppo_lag", "authors"), **TINY), 3)
+    return train(replace(build("ppo_lag", "authors"), **TINY), 3, Mean(15))
 
 
 @pytest.fixture(scope="module")
 def late_run():
     """With costs one step late and no LSTM, gradient steps need chunks all the same."""
     changes = dict(TINY, lstm_size=0)
-    return train(replace(preset("qcpo", "authors"), **changes, quantiles=5, tail_quantiles=2), 3)
+    return train(replace(build("qcpo", "authors"), **changes, quantiles=5, tail_quantiles=2), 3)
 
 
 def test_what_a_batch_is_cut_into():
-    late, prompt = (replace(preset("qcpo", "authors"), lstm_size=0, late_cost=late) for late in (True, False))
+    late, prompt = (replace(build("qcpo", "authors"), lstm_size=0, late_cost=late) for late in (True, False))
     assert (late.pieces, prompt.pieces) == (120, 12_000)
-    assert preset("qcpo", "authors").late_cost
-    assert not preset("qcpo", "tuned").late_cost
+    assert build("qcpo", "authors").late_cost
+    assert not build("qcpo", "tuned").late_cost
 
 
 @pytest.mark.parametrize("run", ["qcpo_run", "ppo_lag_run", "late_run"])
@@ -129,7 +131,9 @@ def test_iterate_compiles_once_and_counts(run, request):
         assert jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), state) == kinds
         assert (state.iteration, state.env_steps) == (iteration, 16 * iteration)
         # The first batch only feeds the statistics.
-        same = jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.all(a == b)), state.params, states[0].params))
+        same = jax.tree.all(
+            jax.tree.map(lambda a, b: bool(jnp.all(a == b)), *(x.learner.params for x in (state, states[0])))
+        )
         assert same == (iteration <= 1)
     assert metrics[-1].episodes.finished.sum() == 4
     required = {"episode_return", "episode_cost", "cost_quantile", "outage", "multiplier", "alive", "env_steps"}
@@ -143,7 +147,7 @@ def test_the_learning_rate_halves(qcpo_run):
     now = before.learning_rate * 0.5 ** (before.iteration / TINY_QCPO.learning_rate_halving)
     twice = before._replace(learning_rate=2 * now)
     got, _ = jax.jit(lambda state: halving.iterate(ENV, state))(twice)
-    for one, other in zip(jax.tree.leaves(got.params), jax.tree.leaves(after.params)):
+    for one, other in zip(jax.tree.leaves(got.learner.params), jax.tree.leaves(after.learner.params)):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
@@ -151,7 +155,7 @@ def test_lanes_are_independent_and_equal_single_runs(qcpo_run):
     @jax.jit
     @jax.vmap
     def train_lanes(key, limit, probability, rate):
-        state = TINY_QCPO.init(ENV, key, limit, probability)._replace(learning_rate=rate)
+        state = TINY_QCPO.init(ENV, key, [Outage(limit, probability)])._replace(learning_rate=rate)
         return jax.lax.scan(lambda state, _: TINY_QCPO.iterate(ENV, state), state, length=3)
 
     def lanes(*settings):
@@ -171,24 +175,26 @@ def test_lanes_are_independent_and_equal_single_runs(qcpo_run):
     np.testing.assert_array_equal(states.iteration, [3, 3, 1])
     np.testing.assert_array_equal(metrics.scalars["alive"][2], [True, False, False])
     assert not metrics.episodes.finished[2, 1:].any()
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(states.params))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(states.learner.params))
 
 
 def reward_errors(algorithm, terminated, truncated):
     """TD errors of a batch without rewards, under a value of 1 everywhere."""
-    algorithm = replace(algorithm, advantage_decay=0.0)
+    algorithm = replace(algorithm, gae_lambda=0.0)
     shape = terminated.shape
     zeros, obs, action = jnp.zeros(shape), jnp.zeros((*shape, 4)), jnp.zeros((*shape, 1))
-    inputs = Inputs(obs, action, zeros, zeros)
-    memory = algorithm.network.initial_memory(shape[0] // algorithm.chunk_length, shape[1])
+    cost = zeros[..., None]
+    inputs = Inputs(obs, action, zeros, cost, cost, zeros)
+    memory = algorithm.network(ENV).initial_memory(shape[0] // algorithm.chunk_length, shape[1])
 
     @jax.jit
     def errors(terminated, truncated):
-        state = algorithm.init(ENV, jax.random.key(0), 15, 0.1)
-        params = jax.tree.map(jnp.zeros_like, state.params)
+        state = algorithm.init(ENV, jax.random.key(0), [Outage(15, 0.1)])
+        params = jax.tree.map(jnp.zeros_like, state.learner.params)
         params["heads"]["bias"] = params["heads"]["bias"].at[ENV.action_size].set(1.0)
-        trajectory = Trajectory(inputs, zeros > 0, action, zeros, zeros, terminated, truncated, obs, memory)
-        return algorithm._from_chunks(algorithm._prepare(state._replace(params=params), trajectory)[0].reward_advantage)
+        trajectory = Trajectory(inputs, zeros > 0, action, zeros, cost, terminated, truncated, obs, memory)
+        state = state._replace(learner=state.learner._replace(params=params))
+        return algorithm._from_chunks(algorithm._prepare(ENV, state, trajectory)[0].reward_advantage)
 
     return errors(terminated, truncated)
 
@@ -207,33 +213,35 @@ def test_what_follows_a_time_limit_counts_only_if_asked_for():
 
 def test_acting_and_judging_outside_training(qcpo_run):
     algorithm, state = TINY_QCPO, qcpo_run[0][-1]
-    policy, carry = algorithm.policy_state(state), algorithm.initial_carry(ENV)
-    obs = state.actors.inputs.obs[0]
-    arguments = ENV, policy, carry, obs, jnp.zeros(1), jnp.zeros(()), jnp.zeros(())
+    policy, memory = algorithm.policy_state(ENV, state), algorithm.initial_memory(ENV)
+    arguments = ENV, policy, Inputs.first(state.actors.inputs.obs[0], ENV.action_size, 1), memory
     action, after = algorithm.act(*arguments, jax.random.key(0), deterministic=True)
     again, _ = algorithm.act(*arguments, jax.random.key(1), deterministic=True)
     noisy, _ = algorithm.act(*arguments, jax.random.key(1), deterministic=False)
     assert action == again
     assert action != noisy
     assert after.hidden.shape == (8,)
-    assert not jnp.allclose(after.hidden, carry.hidden)
+    assert not jnp.allclose(after.hidden, memory.hidden)
     estimate = algorithm.critic(*arguments)
-    outputs, _ = algorithm.network.step(policy.params, policy.normaliser, Inputs(*arguments[3:]), carry)
+    outputs, _ = algorithm.network(ENV).step(policy.params, policy.normaliser, *arguments[2:])
     scaled = algorithm.read(outputs).cost
     np.testing.assert_allclose(estimate.quantiles, 10 * scaled.quantiles, rtol=1e-5)
     assert estimate.quantile(0.9) == pytest.approx(10 * float(scaled.quantile(0.9)), rel=1e-5)
     assert estimate.tail.quantile(0.99) == pytest.approx(10 * float(scaled.tail.quantile(0.99)), rel=1e-5)
 
 
-def test_every_algorithm_has_every_preset():
-    assert PRESETS.keys() == ALGORITHMS.keys()
-    for name, algorithm in ALGORITHMS.items():
-        for kind in ("paper", "authors", "tuned", "fast"):
-            assert type(preset(name, kind)) is algorithm
-            hash(preset(name, kind))
-            written = json.dumps(hyperparameters.to_json(preset(name, kind)))
+def test_every_algorithm_of_the_paper_has_every_preset():
+    for name in ("qcpo", "ppo_lag", "wcsac", "wcsac_weibull", "cvar_pg"):
+        assert {"paper", "authors", "tuned", "fast"} <= find(name).presets.keys()
+    for name, algorithm in algorithms().items():
+        assert find(name) is algorithm
+        assert algorithm.presets
+        for kind in algorithm.presets:
+            assert type(build(name, kind)) is algorithm
+            hash(build(name, kind))
+            written = json.dumps(hyperparameters.to_json(build(name, kind)))
             assert json.dumps(hyperparameters.to_json(hyperparameters.from_json(json.loads(written)))) == written
-    paper = preset("qcpo", "paper")
+    paper = build("qcpo", "paper")
     assert (paper.quantiles, paper.tail_quantiles, paper.discount, paper.learning_rate) == (25, 8, 0.99, 1e-4)
     assert (paper.clip, paper.weight_clip, paper.integral_gain, paper.epochs) == (0.1, 0.5, 0.1, 8)
     assert paper.steps_per_iteration == 12_000
@@ -241,12 +249,14 @@ def test_every_algorithm_has_every_preset():
 
 
 def test_every_field_is_explained():
-    for kind in (Settings, QCPO, PPOLag):
+    kinds = {kind for algorithm in algorithms().values() for kind in algorithm.__mro__ if is_dataclass(kind)}
+    assert {PPOSettings, QCPO, PPOLag} < kinds
+    for kind in kinds:
         body = ast.parse(inspect.getsource(kind)).body[0].body
         for field, after in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign):
                 assert isinstance(after, ast.Expr), f"{field.target.id} has no docstring"
-    assert {field.name for field in fields(Settings)} <= {field.name for field in fields(QCPO)}
+    assert {field.name for field in fields(PPOSettings)} <= {field.name for field in fields(QCPO)}
 
 
 @pytest.mark.parametrize(
@@ -259,12 +269,14 @@ def test_every_field_is_explained():
         (lambda: Outage("x", 0.1), "'x'"),
         (lambda: CVaR(15, 2.0), "level is 2.0"),
         (lambda: Mean(float("inf")), "finite"),
-        (lambda: preset("qcpo", "quick"), "paper, authors, tuned, fast"),
-        (lambda: preset("trpo", "fast"), "qcpo, ppo_lag"),
-        (lambda: QCPO(driver="guess"), "quantile, outage, mean"),
+        (lambda: build("qcpo", "quick"), "paper, authors, tuned, fast"),
+        (lambda: build("trpo", "fast"), "ppo_lag, qcpo"),
+        (lambda: QCPO(driver="guess"), "driver is 'guess', but must be one of quantile, outage"),
         (lambda: QCPO(steps_per_env=50), "multiple of chunk_length"),
         (lambda: QCPO(minibatches=7), "divide"),
         (lambda: QCPO(skip=True, lstm_size=64), "hidden_sizes"),
+        (lambda: QCPO(lstm_size=0), "cost_input is lstm, but lstm_size is 0"),
+        (lambda: QCPO(cost_input="none", late_cost=True), "late_cost is true, but cost_input is none"),
         (lambda: QCPO(window=10, driver_window=12), "driver_window is 12"),
         (lambda: QCPO(clipping="both"), "clipping is 'both', but must be one of joint, separate"),
         (lambda: QCPO(kappa=-1.0), "kappa is -1.0"),

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from qcrl.algos import preset
 from qcrl.algos.advantages import Links
+from qcrl.algos.find import build
 from qcrl.algos.quantile_advantage import CostDistribution, quantile_advantage
+from qcrl.constraints import Outage
 from qcrl.envs.two_path import TwoPathEnv
+from qcrl.nets.network import Inputs
 from qcrl.quantiles import grid
 from qcrl.tails import Weibull
 
@@ -20,23 +22,16 @@ ENV, LIMIT, PROBABILITY = TwoPathEnv(), 15.0, 0.1
 
 def share_of_route_1(name):
     """Train with the fast preset, and ask the policy which way it would go."""
-    algorithm = replace(preset(name, "fast"), steps_per_env=200)
+    algorithm = replace(build(name, "fast"), steps_per_env=200)
 
     def train(key):
-        state = algorithm.init(ENV, key, LIMIT, PROBABILITY)
+        constraint = algorithm.trains_under.from_outage(Outage(LIMIT, PROBABILITY))
+        state = algorithm.init(ENV, key, [constraint])
         state, metrics = jax.lax.scan(lambda state, _: algorithm.iterate(ENV, state), state, length=120)
-        obs = jnp.tile(ENV.reset(key)[1], (4000, 1))
-        nothing = jnp.zeros(4000)
-        arguments = (
-            ENV,
-            algorithm.policy_state(state),
-            algorithm.initial_carry(ENV),
-            obs,
-            nothing[:, None],
-            nothing,
-            nothing,
+        inputs = Inputs.first(jnp.tile(ENV.reset(key)[1], (4000, 1)), ENV.action_size, len(ENV.costs))
+        action, _ = algorithm.act(
+            ENV, algorithm.policy_state(ENV, state), inputs, algorithm.initial_memory(ENV), key, deterministic=False
         )
-        action, _ = algorithm.act(*arguments, key)
         return jnp.mean(action < 0), metrics.scalars
 
     return jax.jit(train)(jax.random.PRNGKey(0))

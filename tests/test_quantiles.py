@@ -1,5 +1,7 @@
 """Quantile grid, interpolation, and the losses that estimate quantiles, against closed forms."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +9,10 @@ import optax
 import pytest
 import scipy.stats
 
-from qcrl.algos import QCPO
 from qcrl.algos.advantages import Links
+from qcrl.algos.qcpo import QCPO
 from qcrl.algos.quantile_advantage import CostDistribution
+from qcrl.constraints import Outage
 from qcrl.quantiles import ascending, at_level, empirical_quantile, grid, quantile_huber_loss
 from qcrl.tails import Weibull
 
@@ -112,15 +115,19 @@ def train_on_a_chain(algorithm, steps=1500, batch=400):
     table = CostDistribution(jnp.ones((3, algorithm.quantiles)), Weibull(jnp.ones(3), jnp.ones(3)))
     links = Links(*(jnp.tile(jnp.array(x)[:, None], batch) for x in ([False, False, True], [True, True, False])))
     repeat = lambda table: jax.tree.map(lambda x: jnp.repeat(x[:, None], batch, axis=1), table)
+    env = SimpleNamespace(costs=("cost",))
+    state = SimpleNamespace(probability=jnp.float32(0.1), constraints=[Outage(15, 0.1)])
     optimiser = optax.adam(optax.exponential_decay(0.03, steps // 5, 0.3))
 
     def learn(carry, key):
         table, memory = carry
         strata = (jnp.arange(batch) + jax.random.uniform(key, (batch,))) / batch
-        cost = jnp.zeros((3, batch)).at[2].set(-8.0 * jnp.log1p(-strata)) / algorithm.cost_scale
+        cost = jnp.zeros((3, batch)).at[2].set(-8.0 * jnp.log1p(-strata))
         old = repeat(table)
         following = jax.tree.map(lambda x: jnp.roll(x, -1, axis=0), old)
-        targets = algorithm.cost_signal(cost, old, following, links, jnp.float32(0.1)).targets
+        targets = algorithm.cost_signal(
+            env, state, SimpleNamespace(cost=cost[..., None]), old, following, links
+        ).targets
         gradient = jax.grad(lambda table: algorithm.cost_loss(repeat(table), targets)[0])(table)
         update, memory = optimiser.update(gradient, memory)
         return (optax.apply_updates(table, update), memory), None

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from qcrl import UserError
-from qcrl.envs.gallery import compose
-from qcrl.envs.mujoco_engine import MujocoEngine
-from qcrl.envs.render import BLUE, GREEN, MARGIN, VERMILLION, YELLOW, Scene, TwoPathScene, draw, open_camera
-from qcrl.envs.tasks import TASKS
+from qcrl.envs.point.gallery import compose
+from qcrl.envs.point.mujoco_engine import MujocoEngine
+from qcrl.envs.point.pictures import BLUE, GREEN, MARGIN, VERMILLION, YELLOW, Scene, TwoPathScene, draw, open_camera
+from qcrl.envs.point.tasks import TASKS
 
 SIMPLE, GREMLIN = TASKS["SimpleButtonEnv-v0"], TASKS["GremlinEnv-v0"]
 SCENE = Scene(

@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from qcrl.cli import main
-from qcrl.report import page, report
+from qcrl.cli.main import main
+from qcrl.show.report import page, report
 
 pytest_plugins = ["trained"]
 FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"

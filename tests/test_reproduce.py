@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, t, weibull_min
 
-from qcrl import UserError, cli, make
+from qcrl import Outage, UserError, make
 from qcrl.algos.quantile_advantage import CostDistribution
-from qcrl.envs import render
-from qcrl.policy import Interface, Policy
+from qcrl.cli import main as cli
+from qcrl.envs.base import Description
+from qcrl.envs.point import pictures as render
 from qcrl.quantiles import grid
-from qcrl.reproduce import FIGURES, claims, main, reproduce, scaled, tail, tail_rollouts, two_path
+from qcrl.reproduce import FIGURES, claims, main, reproduce, tail, tail_rollouts, two_path
 from qcrl.reproduce.results import collect, thin
-from qcrl.runs import Lane
+from qcrl.reproduce.scale import scaled
+from qcrl.runs.lane import Lane
+from qcrl.runs.policy import Policy
 from qcrl.sweeps import sweep
 from qcrl.sweeps.grid import cells
 from qcrl.tails import Weibull
@@ -41,7 +44,8 @@ def made_up(root, environment, label, outages, returns, costs=(15.0,), probabili
     (folder / "config.json").write_text(json.dumps(config))
     header = "seed,probability,limit,iteration,env_steps,episode_return,episode_cost,cost_quantile,outage,multiplier\n"
     lines = [
-        f"{seed},{probability},15.0,{i},{12000 * i},{returns[seed % len(returns)]},20,30,{outages[seed] + 0.3 * (i < 3)},1"
+        f"{seed},{probability},15.0,{i},{12000 * i},{returns[seed % len(returns)]},20,30,"
+        f"{outages[seed] + 0.3 * (i < 3)},1"
         for i in (1, 2, 3)
         for seed in seeds
     ]
@@ -207,7 +211,7 @@ def test_every_grid_is_valid_at_every_scale(figure):
 def test_a_figure_from_training_to_page(tmp_path, monkeypatch):
     tiny = GRID | {"steps": 2560, "seeds": 2, "algorithms": ["ppo_lag"], "probabilities": [0.1]}
     monkeypatch.setattr(two_path, "GRID", two_path.GRID | tiny)
-    monkeypatch.setattr("qcrl.reproduce.scaled", lambda module, scale: tiny)
+    monkeypatch.setattr("qcrl.reproduce.scale.scaled", lambda module, scale: tiny)
     made = reproduce("two-path", 0.5, tmp_path, progress=False)
     assert not made.failures
     config = json.loads((tmp_path / "two-path" / "TwoPathEnv-v0" / "ppo_lag-fast" / "config.json").read_text())
@@ -253,7 +257,10 @@ def trained_long(tmp_path):
     folder.mkdir()
     lanes = {"seeds": [0], "probabilities": [0.1], "limits": [15.0], "lanes": [[0, 0.1, 15.0]]}
     (folder / "config.json").write_text(json.dumps(lanes))
-    header = "seed,probability,limit,iteration,env_steps,episode_return,episode_cost,cost_quantile,outage,multiplier,steps_per_second\n"
+    header = (
+        "seed,probability,limit,iteration,env_steps,"
+        "episode_return,episode_cost,cost_quantile,outage,multiplier,steps_per_second\n"
+    )
     rows = [f"0,0.1,15.0,{i},{64 * i},1,2,3,0.1,4,640" for i in range(1, 301)]
     (folder / "metrics.csv").write_text(header + "\n".join(rows) + "\n")
     return folder
@@ -284,9 +291,10 @@ def test_a_true_tail_is_calibrated_and_a_wrong_one_is_not():
 def test_rollouts_start_from_one_state_with_a_future_of_their_own():
     (cell,) = cells(GRID | {"algorithms": ["qcpo"]})
     algorithm, env = cell.algorithm, make("TwoPathEnv-v0")
-    state = jax.jit(lambda: algorithm.policy_state(algorithm.init(env, jax.random.key(0), 15.0, 0.1)))()
-    policy = Policy(algorithm, Interface.of(env), state, {})
-    distribution, costs = tail_rollouts.roll_out(policy, env, Lane(0, 0.1, 15.0), 600)
+    lane = Lane(0, (Outage(15.0, 0.1),), 0.1)
+    start = lambda: algorithm.policy_state(env, algorithm.init(env, jax.random.key(0), lane.constraints))
+    policy = Policy(algorithm, Description.of(env), jax.jit(start)(), {})
+    distribution, costs = tail_rollouts.roll_out(policy, env, lane, 600)
     assert distribution.quantiles.shape == (25,)
     # The whole cost falls due at the fourth step, and a policy that knows nothing takes both routes.
     np.testing.assert_allclose(costs["discounted"], 0.99**3 * costs["undiscounted"], rtol=1e-5)

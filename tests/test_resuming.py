@@ -72,7 +72,7 @@ def test_resuming_where_there_is_no_run_starts_one(fake, tmp_path):
         ({"constraint": Outage(10, 0.1)}, r"another limits \(\[15.0\], now \[10.0\]\)"),
         ({"constraint": Outage(15, 0.2)}, "another probabilities"),
         ({"seeds": 2}, "another seeds"),
-        ({"scale": 2.0}, r"another scale \(10.0, now 2.0\)"),
+        ({"scale": 2.0}, r"another scale \(1.0, now 2.0\)"),
         ({"algo": "ppo_lag"}, r"another name \(fake, now ppo_lag\)"),
         ({"steps": 20}, "cannot be cut"),
     ],
@@ -92,7 +92,7 @@ def test_a_run_from_before_a_setting_was_there_is_resumed_with_its_default(fake,
     (run.path / "config.json").write_text(json.dumps(config))
     assert train(run.path, resume=True).metrics["iteration"].max() == run.metrics["iteration"].max()
     (run.path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"another scale \(10.0, now 2.0\)"):
+    with pytest.raises(UserError, match=r"another scale \(1.0, now 2.0\)"):
         train(run.path, resume=True, scale=2.0)
 
 

@@ -8,16 +8,59 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qcrl.algos import preset
-from qcrl.envs.base import Step
-from qcrl.networks import Inputs, Memory, only_heads
-from qcrl.rollout import rollout, start
+from qcrl.algos.algorithm import Algorithm
+from qcrl.algos.find import build
+from qcrl.algos.qcpo import QCPO
+from qcrl.constraints import Outage
+from qcrl.envs.base import ONE_COST, Step
+from qcrl.nets.network import Memory
+from qcrl.sampling.record import read_trajectory
 
 ENVS = 3
-LATE = replace(
-    preset("qcpo", "authors"), num_envs=ENVS, steps_per_env=8, chunk_length=4, hidden_sizes=(6,), lstm_size=6
+
+
+class Keeps:
+    """Learns nothing, and stores what it was given to learn from."""
+
+    def learn(self, env, state, experience):
+        return state._replace(store=read_trajectory(env, experience)), {}
+
+
+class Late(Keeps, QCPO):
+    pass
+
+
+LATE = Late(
+    **vars(
+        replace(
+            build("qcpo", "authors"), num_envs=ENVS, steps_per_env=8, chunk_length=4, hidden_sizes=(6,), lstm_size=6
+        )
+    )
 )
 """It sees costs one step late."""
+
+
+@dataclass(frozen=True)
+class Counter(Keeps, Algorithm):
+    """The memory counts the steps of the episode, and the action tells them."""
+
+    num_envs: int = ENVS
+    chunk: int = 4
+
+    def init(self, env, key, constraints):
+        return self.start(env, jnp.zeros(()), key, key, constraints)
+
+    def memory_interval(self, env):
+        return self.chunk
+
+    def initial_memory(self, env):
+        return Memory(jnp.zeros(2), jnp.zeros(2))
+
+    def actor(self, env, state):
+        return ()
+
+    def sample(self, env, actor, inputs, memory, noise):
+        return jnp.stack([memory.hidden[:, 0]], axis=-1), Memory(memory.hidden + 1, memory.cell)
 
 
 class State(NamedTuple):
@@ -26,7 +69,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class CountingEnv:
-    """Observes its step number plus a fraction drawn at reset; the reward is its step number and the cost is 1, or grows."""
+    """Observes its step number plus a fraction drawn at reset; the reward is its step number, the cost 1, or grows."""
 
     horizon: int
     fixed_length: bool
@@ -37,6 +80,9 @@ class CountingEnv:
     description = "counts"
     observation_size = 1
     action_size = 1
+    discrete = False
+    timed = True
+    costs = ONE_COST
 
     def reset(self, key):
         state = State(jax.random.uniform(key, maxval=0.5))
@@ -51,21 +97,15 @@ class CountingEnv:
         return State(position), Step(position[None], number, 1.0 + self.growing_cost * number, *flags)
 
 
-def act(inputs, memory, noise):
-    """The memory counts the steps of the episode, and the action tells them."""
-    return jnp.stack([memory.hidden[:, 0]], axis=-1), Memory(memory.hidden + 1, memory.cell)
-
-
 def run(env, steps, chunk, rollouts):
-    memory = Memory(jnp.zeros((ENVS, 2)), jnp.zeros((ENVS, 2)))
-    actors = start(env, jax.random.PRNGKey(0), ENVS, memory)
-    run_once = jax.jit(lambda actors, key, before: rollout(env, act, actors, key, steps, chunk, before))
+    algorithm = Counter(steps_per_env=steps, chunk=chunk)
+    state = algorithm.init(env, jax.random.PRNGKey(0), [Outage(15, 0.1)])
+    iterate = jax.jit(lambda state: algorithm.iterate(env, state))
     trajectories, episodes = [], []
-    for index in range(rollouts):
-        before = jnp.int32(index * steps)
-        actors, trajectory, finished = run_once(actors, jax.random.PRNGKey(index + 1), before)
-        trajectories.append(trajectory)
-        episodes.append(finished)
+    for _ in range(rollouts):
+        state, metrics = iterate(state._replace(store=()))
+        trajectories.append(state.store)
+        episodes.append(metrics.episodes)
     joined = jax.tree.map(lambda *x: np.concatenate(x), *trajectories)
     return joined, jax.tree.map(lambda *x: np.concatenate(x), *episodes)
 
@@ -89,7 +129,9 @@ def test_episodes_begin_and_end_where_they_should(horizon, steps, chunk, fixed_l
     np.testing.assert_array_equal(trajectory.action[:, 0, 0], number)
     np.testing.assert_array_equal(trajectory.inputs.previous_action[:, 0, 0], np.maximum(number - 1, 0))
     np.testing.assert_array_equal(trajectory.inputs.previous_reward[:, 0], number)
-    np.testing.assert_array_equal(trajectory.inputs.previous_cost[:, 0], number > 0)
+    np.testing.assert_array_equal(trajectory.inputs.previous_cost[:, 0, 0], number > 0)
+    np.testing.assert_array_equal(trajectory.inputs.spent[:, 0, 0], number)
+    np.testing.assert_array_equal(trajectory.inputs.time[:, 0], number)
     np.testing.assert_array_equal(trajectory.memory.hidden[:, 0, 0], number[::chunk])
     # Every episode is a new one, in every environment.
     starts = trajectory.inputs.obs[trajectory.first]
@@ -98,7 +140,7 @@ def test_episodes_begin_and_end_where_they_should(horizon, steps, chunk, fixed_l
     ends = np.flatnonzero(number == horizon - 1)
     finished = episodes.finished
     np.testing.assert_array_equal(episodes.env_steps[finished], np.repeat((ends + 1) * ENVS, ENVS))
-    np.testing.assert_array_equal(episodes.cost[finished], horizon)
+    np.testing.assert_array_equal(episodes.cost[finished, 0], horizon)
     np.testing.assert_array_equal(episodes.return_[finished], horizon * (horizon + 1) / 2)
 
 
@@ -107,44 +149,47 @@ def test_episodes_begin_and_end_where_they_should(horizon, steps, chunk, fixed_l
 def test_the_learner_sees_what_the_actor_saw(horizon, lstm_size):
     """With costs one step late, within chunks and across them, rollouts and episodes."""
     algorithm = replace(LATE, lstm_size=lstm_size)
-    env, network = CountingEnv(horizon, True, growing_cost=True), algorithm.network
-    actors = start(env, jax.random.PRNGKey(0), ENVS, network.initial_memory(ENVS))
-    params, normaliser = algorithm.init_params(env, jax.random.PRNGKey(1))
-    to_chunks, from_chunks = algorithm._to_chunks, algorithm._from_chunks
+    env = CountingEnv(horizon, True, growing_cost=True)
+    network, from_chunks = algorithm.network(env), algorithm._from_chunks
 
     @jax.jit
-    def once(actors, key, before):
-        sample = lambda *step: algorithm.sample(only_heads(params, 1), normaliser, *step)
-        actors, batch, _ = rollout(env, sample, actors, key, 8, 4, before)
+    def once(state):
+        noise_key, _ = jax.random.split(jax.random.split(state.key)[1])
+        params, normaliser, *_ = state.learner
+        state, _ = algorithm.iterate(env, state._replace(store=()))
+        batch = state.store
         memory = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), batch.memory)
-        outputs, _ = network.sequence(params, normaliser, *to_chunks((batch.inputs, batch.first)), memory)
+        inputs, first = algorithm._to_chunks((batch.inputs, batch.first))
+        outputs, _ = network.sequence(params, normaliser, inputs, first, memory)
         noise = batch.action - jnp.tanh(from_chunks(outputs)[..., :1])  # the standard deviation is 1
-        return actors, noise, jax.random.normal(jax.random.split(key)[0], noise.shape)
+        return state, noise, jax.random.normal(noise_key, noise.shape)
 
-    for index in range(3):
-        actors, noise, drawn = once(actors, jax.random.PRNGKey(index), 8 * index)
+    state = algorithm.init(env, jax.random.PRNGKey(1), [Outage(15, 0.1)])
+    for _ in range(3):
+        state, noise, drawn = once(state)
         np.testing.assert_allclose(noise, drawn, atol=1e-5)
 
 
 @pytest.mark.parametrize("lstm_size", [6, 0])
 def test_what_follows_a_time_limit_is_judged_with_the_memory_of_its_episode(lstm_size):
     algorithm = replace(LATE, lstm_size=lstm_size, time_limit="bootstrap")
-    env, network = CountingEnv(4, True, truncates=True, growing_cost=True), algorithm.network
-    state = jax.jit(lambda key: algorithm.init(env, key, 15, 0.1))(jax.random.PRNGKey(1))
-    params, normaliser = state.params, state.normaliser
+    env = CountingEnv(4, True, truncates=True, growing_cost=True)
+    network = algorithm.network(env)
+    state = jax.jit(lambda key: algorithm.init(env, key, [Outage(15, 0.1)]))(jax.random.PRNGKey(1))
+    params, normaliser, *_ = state.learner
 
     @jax.jit
-    def once(key):
-        sample = lambda *step: algorithm.sample(only_heads(params, 1), normaliser, *step)
-        _, batch, _ = rollout(env, sample, state.actors, key, 8, 4, 0)
+    def once(state):
+        batch = algorithm.iterate(env, state)[0].store
         memory = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), batch.memory)
-        return batch, algorithm._outputs(state, batch, memory)[1]
+        return batch, algorithm._outputs(env, state, batch, memory)[1]
 
-    batch, following = once(jax.random.PRNGKey(2))
+    batch, following = once(state)
     step, memory = jax.jit(network.step), network.initial_memory(ENVS)
     for t in range(4):
-        _, memory = step(params, normaliser, jax.tree.map(lambda x, t=t: x[t], batch.inputs), memory)
-    last = Inputs(batch.next_obs[3], batch.action[3], batch.reward[3], batch.cost[3])
+        inputs = jax.tree.map(lambda x, t=t: x[t], batch.inputs)
+        _, memory = step(params, normaliser, inputs, memory)
+    last = inputs.after(batch.next_obs[3], batch.action[3], batch.reward[3], batch.cost[3])
     expected, _ = step(params, normaliser, last, memory)
     assert batch.truncated[3].all()
     np.testing.assert_allclose(following[3], expected, atol=1e-5)

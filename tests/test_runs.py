@@ -1,12 +1,20 @@
 """Run folders as readers see them, and the files that must never be half written."""
 
+import json
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import qcrl
-from qcrl import Outage, UserError, checkpoints
+from qcrl import Outage, UserError
+from qcrl.cli.main import main
+from qcrl.runs import checkpoints
+from qcrl.runs.lane import Lane, by_setting
+from qcrl.show.curves import read_curves
+from qcrl.show.report import report
 
 pytest_plugins = ["fakes"]
 
@@ -26,7 +34,7 @@ def test_a_run_is_opened_from_its_folder_alone(run):
 
 
 def test_one_lane_is_picked_by_what_tells_it_apart(run):
-    assert run.lane(seed=1, probability=0.2, limit=15) == (1, 0.2, 15)
+    assert run.lane(seed=1, probability=0.2, limit=15) == Lane(1, (Outage(15, 0.2),), 0.2)
     assert run.lane(probability=0.1, limit=20).seed == 0
     with pytest.raises(UserError, match=r"trained with probability 0.1, 0.2; say which one"):
         run.lane(seed=0, limit=15)
@@ -34,6 +42,90 @@ def test_one_lane_is_picked_by_what_tells_it_apart(run):
         run.policy(seed=7, probability=0.1, limit=15)
     with pytest.raises(UserError, match=r"has no limit 16"):
         run.policy(probability=0.1, limit=16)
+
+
+def test_lanes_are_told_apart_by_their_names():
+    lanes = [
+        Lane(seed, (Outage(d, p),), p, rate) for seed in (0, 1) for d, p, rate in ((15.0, 0.1, None), (15, 0.2, 1e-4))
+    ]
+    lanes += [Lane(0, (Outage(1234567.0 + more, 0.1),), 0.1) for more in (0, 0.25)]
+    assert [str(lane) for lane in lanes] == [
+        "seed0-p0.1-d15",
+        "seed0-p0.2-d15-lr0.0001",
+        "seed1-p0.1-d15",
+        "seed1-p0.2-d15-lr0.0001",
+        "seed0-p0.1-d1234567",
+        "seed0-p0.1-d1234567.25",
+    ]
+    assert [[lane.seed for lane in group] for group in by_setting(lanes)] == [[0, 1], [0, 1], [0], [0]]
+
+
+def test_numbers_of_numpy_are_written_as_plain_ones(fake, tmp_path):
+    constraint = Outage(np.float32(15), np.float64(0.5))
+    run = qcrl.train("fake", "TwoPathEnv-v0", constraint, steps=20, out=tmp_path / "run", progress=False)
+    assert qcrl.load(run.path).lanes == (Lane(0, (Outage(15.0, 0.5),), 0.5),)
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    """A run of an earlier version, its policy included."""
+    folder = tmp_path / "earlier"
+    (folder / "policies").mkdir(parents=True)
+    config = {
+        "algorithm": {"name": "fake", "fields": {"num_envs": 2}},
+        "preset": "fast",
+        "environment": {"id": "TwoPathEnv-v0", "observation_size": 4, "action_size": 1, "horizon": 4},
+        "constraint": "Outage",
+        "steps": 40,
+        "seeds": [0],
+        "probabilities": [0.1],
+        "limits": [15.0],
+        "lanes": [[0, 0.1, 15.0]],
+        "setup": {"qcrl": "0.0"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    header = "seed,probability,limit,iteration,env_steps,episode_return,episode_cost,cost_quantile,outage,multiplier\n"
+    (folder / "metrics.csv").write_text(f"{header}0,0.1,15.0,1,20,0.8,12,14,0,1\n0,0.1,15.0,2,40,0.9,13,16,0.25,2\n")
+    episodes = "".join(f"0,0.1,15.0,{8 * i},0.8,{cost}\n" for i, cost in enumerate((9, 11, 12, 20), 1))
+    (folder / "episodes.csv").write_text(f"seed,probability,limit,env_steps,return,cost\n{episodes}")
+    checkpoints.write_tree(
+        folder / "policies" / "seed0-p0.1-d15.safetensors", {"weight": np.zeros(())}, {"alive": True}
+    )
+    return folder
+
+
+def test_tables_curves_and_numbers_of_an_earlier_version_are_read(earlier, tmp_path):
+    run = qcrl.load(earlier)
+    assert run.lanes == (Lane(0, (Outage(15.0, 0.1),), 0.1),)
+    assert run.metrics["outage"].tolist() == [0, 0.25]
+    assert run.episodes["cost"].tolist() == [9, 11, 12, 20]
+    [curves] = read_curves([earlier])
+    assert curves.over_seeds("multiplier")[1].tolist() == [1, 2]
+    html = report([earlier], tmp_path / "report.html").read_text()
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)[1])
+    [evaluation] = data["evaluations"]
+    assert [(row["outages"], row["episodes"], row["mean_cost"]) for row in evaluation["rows"]] == [(1, 4, 13)]
+    assert data["runs"][0]["constraint"] == "Outage"
+    assert data["replays"] == []
+    assert "its policies can be neither" in data["problems"][0]
+
+
+def test_policies_of_an_earlier_version_are_refused_in_one_sentence(fake, earlier, capsys):
+    def options(*more):
+        return ["train", "fake", "TwoPathEnv-v0", "--resume", "--out", str(earlier), *more]
+
+    before = {path: path.read_bytes() for path in earlier.rglob("*") if path.is_file()}
+    message = "was trained by an earlier version of qcrl: its curves can be shown"
+    with pytest.raises(UserError, match=message):
+        qcrl.load(earlier).policy()
+    with pytest.raises(UserError, match=message):
+        qcrl.train("fake", "TwoPathEnv-v0", Outage(15, 0.1), steps=40, out=earlier, resume=True, progress=False)
+    for command in (options(), options("--steps", "80"), ["evaluate", str(earlier)], ["certify", str(earlier)]):
+        capsys.readouterr()
+        assert main(command) == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith(f"qcrl: {earlier} {message}")
+    assert before == {path: path.read_bytes() for path in earlier.rglob("*") if path.is_file()}
 
 
 def test_a_folder_without_a_run_is_a_user_error(tmp_path):

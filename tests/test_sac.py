@@ -11,9 +11,12 @@ import pytest
 
 import qcrl
 from qcrl import UserError
-from qcrl.algos import replay_buffer, soft_networks
+from qcrl.algos import replay_buffer
 from qcrl.algos.sac import SAC
-from qcrl.envs.base import Step
+from qcrl.constraints import Outage
+from qcrl.envs.base import ONE_COST, Step
+from qcrl.nets import soft
+from qcrl.nets.network import Inputs
 
 
 class State(NamedTuple):
@@ -25,6 +28,7 @@ class OneStepEnv:
     """The best action is half the observation, and every episode is one step: Q(s, a) = -(a - s/2)^2 exactly."""
 
     id, description, observation_size, action_size, horizon, fixed_length = "One", "one step", 1, 1, 1, True
+    discrete, timed, costs = False, True, ONE_COST
 
     def reset(self, key):
         seen = jax.random.uniform(key, (1,), minval=-1.0)
@@ -41,7 +45,7 @@ def trained():
         num_envs=8, steps_per_env=40, batch_size=64, replay_size=5000, start_steps=100, hidden_sizes=(32, 32)
     )
     env = OneStepEnv()
-    state = algorithm.init(env, jax.random.key(0), 15.0, 0.1)
+    state = algorithm.init(env, jax.random.key(0), [Outage(15.0, 0.1)])
     state, metrics = jax.jit(
         lambda state: jax.lax.scan(lambda state, _: algorithm.iterate(env, state), state, length=40)
     )(state)
@@ -50,9 +54,8 @@ def trained():
 
 def test_plain_sac_finds_the_known_optimum(trained):
     algorithm, env, state, metrics = trained
-    policy, obs = algorithm.policy_state(state), jnp.linspace(-0.9, 0.9, 19)[:, None]
-    zeros = jnp.zeros(19)
-    arguments = (env, policy, algorithm.initial_carry(env), obs, zeros[:, None], zeros, zeros, jax.random.key(1))
+    policy, obs = algorithm.policy_state(env, state), jnp.linspace(-0.9, 0.9, 19)[:, None]
+    arguments = (env, policy, Inputs.first(obs, 1, 1), algorithm.initial_memory(env), jax.random.key(1))
     action, _ = algorithm.act(*arguments, deterministic=True)
     np.testing.assert_allclose(action, obs / 2, atol=0.12)
     # Random actions earn -1/3 - 1/12; the best -0; what is left is the entropy that is asked for.
@@ -63,7 +66,7 @@ def test_plain_sac_finds_the_known_optimum(trained):
 def test_critics_learn_the_known_value(trained):
     _, _, state, _ = trained
     obs, action = (x.reshape(-1, 1) for x in jnp.meshgrid(jnp.linspace(-0.8, 0.8, 5), jnp.linspace(-0.8, 0.8, 5)))
-    values = soft_networks.rate(state.learner.params["critics"], obs, action)
+    values = soft.q_values(state.learner.params["critics"], obs, action)
     exact = -jnp.square(action - obs / 2)[:, 0]
     assert jnp.max(jnp.abs(values - exact)) < 0.15
 
@@ -72,9 +75,9 @@ def test_half_precision_gives_nearly_the_same_values(trained):
     _, _, state, _ = trained
     critics = state.learner.params["critics"]
     obs, action = jnp.linspace(-0.8, 0.8, 9)[:, None], jnp.full((9, 1), 0.3)
-    rough = soft_networks.rate(SAC(matmul_precision="bfloat16").computing(critics), obs, action)
+    rough = soft.q_values(SAC(matmul_precision="bfloat16").computing(critics), obs, action)
     assert rough.dtype == jnp.float32
-    difference = jnp.abs(rough - soft_networks.rate(critics, obs, action))
+    difference = jnp.abs(rough - soft.q_values(critics, obs, action))
     assert 0 < jnp.max(difference) < 0.03
 
 
@@ -90,6 +93,7 @@ class CountingEnv:
     """Eight steps of reward 1; one sees how many there were, and the number that the episode was given at its start."""
 
     id, description, observation_size, action_size, horizon, fixed_length = "Count", "eight steps", 2, 1, 8, True
+    discrete, timed, costs = False, True, ONE_COST
 
     def reset(self, key):
         obs = jnp.stack([jnp.zeros(()), jax.random.uniform(key)])
@@ -105,28 +109,28 @@ class CountingEnv:
 def test_episodes_begin_again_at_their_end_and_only_there(steps):
     env = CountingEnv()
     algorithm = SAC(num_envs=4, steps_per_env=steps, block_length=2, batch_size=2, replay_size=96, hidden_sizes=(2,))
-    state = algorithm.init(env, jax.random.key(0), 15.0, 0.1)
+    state = algorithm.init(env, jax.random.key(0), [Outage(15.0, 0.1)])
     state, metrics = jax.lax.scan(lambda now, _: algorithm.iterate(env, now), state, length=24 // steps)
     assert metrics.episodes.finished.sum() == 3 * 4
     assert (metrics.episodes.return_[metrics.episodes.finished] == 8).all()
-    time, number = jnp.moveaxis(state.replay[:, :2].reshape(3, 8, 4, 2), -1, 0)
+    time, number = jnp.moveaxis(state.store[:, :2].reshape(3, 8, 4, 2), -1, 0)
     assert (time == jnp.arange(8)[:, None]).all()
     assert (number == number[:, :1]).all()
     assert len(np.unique(number[:, 0])) == 12
 
 
 def test_the_density_of_squashed_actions_integrates_to_one():
-    policy = soft_networks.init_layers(jax.random.key(3), (2, 8, 2), 1)
+    policy = soft.init_layers(jax.random.key(3), (2, 8, 2), 1)
     noise = jnp.linspace(-8, 8, 20001)[:, None]
-    action, log_prob = soft_networks.act(policy, jnp.broadcast_to(jnp.array([0.3, -2.0]), (20001, 2)), noise)
+    action, log_prob = soft.act(policy, jnp.broadcast_to(jnp.array([0.3, -2.0]), (20001, 2)), noise)
     assert np.trapezoid(np.exp(log_prob), action[:, 0]) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_stacked_critics_are_separate_networks():
     """Every copy gives what a network of its own would give."""
-    layers = soft_networks.init_layers(jax.random.key(0), (3, 8, 4, 1), 2)
+    layers = soft.init_layers(jax.random.key(0), (3, 8, 4, 1), 2)
     x = jax.random.normal(jax.random.key(1), (5, 3))
-    for copy, output in enumerate(soft_networks.apply(layers, x)):
+    for copy, output in enumerate(soft.apply(layers, x)):
         first, second, third = layers
         hidden = jax.nn.relu(x @ first["kernel"][:, copy])
         hidden = jax.nn.relu(hidden @ second["kernel"][copy])

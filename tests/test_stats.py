@@ -34,7 +34,7 @@ def test_ten_clean_episodes_only_show_an_outage_below_a_quarter():
 
 
 def test_interval_and_bound_cover_at_their_level():
-    """4,000 repetitions: a correct implementation fails this with probability below 1e-6 (coverage is at least 0.95)."""
+    """4,000 repetitions: what is correct fails this with probability below 1e-6 (coverage is at least 0.95)."""
     outages = np.random.default_rng(0).binomial(200, 0.1, size=4000)
     low, high = np.transpose([outage_interval(k, 200) for k in range(201)])
     bound = np.array([outage_bound(k, 200) for k in range(201)])

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import qcrl
-from qcrl import UserError, cli
+from qcrl import UserError
+from qcrl.cli import main as cli
 from qcrl.sweeps import memory, sweep
 from qcrl.sweeps.grid import cells, read_grid
 from qcrl.sweeps.groups import FINISHED, progress, split
@@ -80,12 +81,13 @@ def test_a_grid_is_algorithms_by_environments(tmp_path):
         ('name = "ppo_lag"', 'name = "qcpo"\npreset = "authors"', 14, "label", "two cells TwoPathEnv-v0/qcpo-authors"),
         ('preset = "authors"', 'label = "a/b"', 12, "label", "folder"),
         ("[overrides]\nepochs = 2", "overrides = 3", 7, "overrides", "a table"),
-        ("epochs = 2", "window = 3\n'epochs' = 0", 9, "epochs", "at least 1"),
+        ("epochs = 2", "window = 300\n'epochs' = 0", 9, "epochs", "at least 1"),
         ("[overrides]\nepochs = 2", "overrides.window = 3\noverrides.epochs = 1.5", 8, "epochs", "a whole number"),
         ("[overrides]\nepochs = 2", 'overrides = {hidden_sizes = [\n64], "epoch" = 2}', 8, "epoch", "epochs"),
         ("epochs = 2", "seeds = 2", 8, "seeds", "no hyper-parameter 'seeds'"),
         ("epochs = 3", "steps_per_env = 7", 20, "steps_per_env", "7"),
-        ("epochs = 3", "driver = 'none'", 20, "driver", "one of"),
+        ("epochs = 3", "clipping = 'none'", 20, "clipping", "one of"),
+        ("epochs = 3", "driver = 'outage'", 20, "driver", "no hyper-parameter 'driver'"),
         (
             '["TwoPathEnv-v0", "DynamicEnv-v0"]',
             "[  # two ]\n'TwoPathEnv-v0',\n'DynamoEnv-v0',\n]",
@@ -142,7 +144,7 @@ def test_the_memory_of_a_lane_is_about_what_xla_says():
     (cell,) = cells(GRID | {"algorithms": ["ppo_lag"]})
     algorithm, env = cell.algorithm, qcrl.make("TwoPathEnv-v0")
     keys = jax.random.split(jax.random.key(0), 8)
-    states = jax.eval_shape(lambda: jax.vmap(lambda key: algorithm.init(env, key, 15.0, 0.1))(keys))
+    states = jax.eval_shape(lambda: jax.vmap(lambda key: algorithm.init(env, key, [qcrl.Mean(15.0)]))(keys))
     compiled = jax.jit(jax.vmap(lambda lane: algorithm.iterate(env, lane)), donate_argnums=0).lower(states).compile()
     found = compiled.memory_analysis()
     needed = (found.temp_size_in_bytes + found.argument_size_in_bytes) / len(keys)
@@ -168,7 +170,8 @@ def test_a_sweep_trains_and_evaluates_every_cell(local):
 def test_finished_groups_are_skipped_and_failed_ones_do_not_stop_the_others(local, tmp_path, capsys):
     out = tmp_path / "sweep"
     grid = tmp_path / "grid.toml"
-    text = "environments = ['TwoPathEnv-v0']\nprobabilities = [0.1, 0.2]\nseeds = 2\nsteps = 1280\nepisodes = 50\n[overrides]\n"
+    text = "environments = ['TwoPathEnv-v0']\nprobabilities = [0.1, 0.2]\nseeds = 2\nsteps = 1280\nepisodes = 50\n"
+    text += "[overrides]\n"
     text += "\n".join(f"{key} = {value}" for key, value in SMALL.items())
     grid.write_text(text + "\n[[algorithms]]\nname = 'qcpo'\n[[algorithms]]\nname = 'ppo_lag'\nprobabilities = [0.1]\n")
     assert cells(tomllib.loads(grid.read_text())) == cells(GRID)

@@ -1,4 +1,4 @@
-"""The sweep on a Ray cluster of several nodes: the same rows as on one machine, and a dead node loses next to nothing."""
+"""The sweep on a Ray cluster of several nodes: the rows are those of one machine, a dead node loses next to nothing."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -41,7 +41,7 @@ def test_the_cdf_formula_is_exact_for_a_single_decision():
         found = formulas(analyse(cmdp, softmax(logits), level))
         assert set(found) == set(FORMULAS)
         np.testing.assert_allclose(found["cdf"], exact, atol=1e-6)
-        # Its first-order expansion is close, the plain TD less so in the tail, and Theorem 4's advantage has another length.
+        # Its first-order expansion is close, plain TD less so in the tail; Theorem 4's advantage has another length.
         assert cosine(found["implemented"], exact) > 0.8
         assert np.linalg.norm(found["theorem"] - exact) > 2 * np.linalg.norm(found["implemented"] - exact)
 

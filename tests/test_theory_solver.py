@@ -36,7 +36,8 @@ def test_programme_equals_brute_force_on_two_coin_tosses():
     # Gambling twice after a first failure is free: the outage has happened.
     for probability in (0.0, 0.1, 0.3):
         best = solve(gamble(), horizon=3, limit=0, probability=probability)
-        # A failed first gamble (probability p) is followed by free gambles at steps 2 and 3: +2 each. Step 3's gamble is free for all.
+        # A failed first gamble (probability p) is followed by free gambles at steps 2 and 3: +2 each.
+        # Step 3's gamble is free for all.
         assert best.expected_return == pytest.approx(3 + 2 + 2 * probability / 0.5 + 2 * probability, abs=1e-8)
         assert best.outage <= probability + 1e-9
 

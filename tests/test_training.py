@@ -18,11 +18,15 @@ from rich.console import Console
 
 import qcrl
 from fake_runs import ENV, rows, same, train
-from qcrl import CVaR, Mean, Outage, UserError, checkpoints, progress, setup
-from qcrl.algos import preset
-from qcrl.compilation import use_cache
-from qcrl.interruption import Interruption
-from qcrl.training import Group
+from qcrl import CVaR, Mean, Outage, UserError
+from qcrl.algos.find import build
+from qcrl.runs import checkpoints
+from qcrl.runs.lane import Lane
+from qcrl.sampling import program
+from qcrl.sampling.compilation_cache import use_cache
+from qcrl.training import checks
+from qcrl.training.interruption import Interruption
+from qcrl.training.sinks import terminal
 
 pytest_plugins = ["fakes"]
 
@@ -30,10 +34,18 @@ pytest_plugins = ["fakes"]
 def test_a_group_is_seeds_by_constraints_in_order(fake, tmp_path):
     constraints = [Outage(limit, p) for p in (0.1, 0.2) for limit in (15, 20)]
     run = train(tmp_path / "run", constraint=constraints, seeds=2, first_seed=3)
-    assert run.lanes[:3] == ((3, 0.1, 15), (3, 0.1, 20), (3, 0.2, 15))
+    assert [(lane.seed, lane.probability, lane.limit) for lane in run.lanes[:3]] == [
+        (3, 0.1, 15),
+        (3, 0.1, 20),
+        (3, 0.2, 15),
+    ]
+    assert [lane.constraint for lane in run.lanes] == constraints * 2
     assert [lane.seed for lane in run.lanes] == [3] * 4 + [4] * 4
     first = rows(run)[:8]
-    assert [(int(r["seed"]), float(r["probability"]), float(r["limit"])) for r in first] == list(run.lanes)
+    found = [
+        {"seed": int(r["seed"]), "probability": float(r["probability"]), "limit": float(r["limit"])} for r in first
+    ]
+    assert found == [lane.columns for lane in run.lanes]
 
 
 def test_lanes_depend_on_their_seed_alone(fake, tmp_path):
@@ -43,7 +55,7 @@ def test_lanes_depend_on_their_seed_alone(fake, tmp_path):
 
 
 def test_rows_are_what_the_algorithm_reported(fake, tmp_path):
-    run = train(tmp_path / "run", seeds=2)  # 100 steps: 5 iterations of 20, 2 episodes each
+    run = train(tmp_path / "run", seeds=2)  # 100 steps: 5 iterations of 20, in 2 environments; episodes take 4 steps
     metrics, episodes = run.metrics, run.episodes
     leading = "seed probability limit iteration env_steps episode_return episode_cost cost_quantile outage multiplier"
     assert list(metrics)[:11] == [*leading.split(), "steps_per_second"]
@@ -53,17 +65,17 @@ def test_rows_are_what_the_algorithm_reported(fake, tmp_path):
     assert (metrics["steps_per_second"] > 0).all()
     assert list(episodes) == ["seed", "probability", "limit", "env_steps", "return", "cost"]
     of_first = episodes["seed"] == 0
-    assert episodes["env_steps"][of_first].tolist() == list(range(10, 101, 10))
+    assert episodes["env_steps"][of_first].tolist() == [steps for steps in range(8, 101, 8) for _ in range(2)]
     # The fake's multiplier is the sum of all its costs.
     assert metrics["multiplier"][-2] == pytest.approx(episodes["cost"][of_first].sum(), rel=1e-5)
 
 
 def test_speed_holds_for_every_row_also_where_a_call_returns_only_when_all_is_done(fake, tmp_path, monkeypatch):
-    program = Group.program
+    open_program = program.open_program
 
     @contextmanager
-    def slow(self, *arguments):
-        with program(self, *arguments) as (advance, scalars):
+    def slow(*arguments):
+        with open_program(*arguments) as (advance, scalars):
 
             def wait(state):
                 time.sleep(0.05)
@@ -71,7 +83,7 @@ def test_speed_holds_for_every_row_also_where_a_call_returns_only_when_all_is_do
 
             yield wait, scalars
 
-    monkeypatch.setattr(Group, "program", slow)
+    monkeypatch.setattr(program, "open_program", slow)
     run = qcrl.train("fake", ENV, Outage(15, 0.1), steps=100, out=tmp_path / "run")
     # 20 steps an iteration. The first row comes with the second iteration, so the last two share the time of one.
     assert (run.metrics["steps_per_second"] <= 2 * 20 / 0.05).all()
@@ -103,7 +115,7 @@ def test_a_lane_that_breaks_is_frozen_and_the_others_go_on(fake, tmp_path, capsy
     assert [i for p, i in iterations if p == "0.1"] == ["1", "2", "3", "4", "5"]
     last_good = [float(row["multiplier"]) for row in rows(run) if row["probability"] == "0.5"][-1]
     assert run.policy(probability=0.5).state["weight"] == pytest.approx(last_good)
-    assert len(run.episodes["cost"]) == 2 * (2 + 5)
+    assert len(run.episodes["cost"]) == 2 * (20 // 4 + 50 // 4)  # of 2 environments, 4 steps each: 2 and 5 iterations
     assert train(run.path, constraint=[Outage(15, 0.5), Outage(15, 0.1)], breaks_at=3, resume=True).frozen == run.frozen
 
 
@@ -185,10 +197,11 @@ def test_a_folder_that_cannot_be_written_to(fake, tmp_path):
 
 
 def test_constraints_are_read_as_the_algorithm_trains(fake, tmp_path):
-    assert setup.lanes(preset("ppo_lag", "fast"), Mean(7), 1, 0) == ((0, 0.1, 7.0),)
-    assert setup.lanes(preset("ppo_lag", "fast"), Outage(7, 0.2), 1, 0) == ((0, 0.2, 7.0),)
+    assert checks.lanes(build("ppo_lag", "fast"), Mean(7), 1, 0) == (Lane(0, (Mean(7.0),), 0.1),)
+    assert checks.lanes(build("ppo_lag", "fast"), Outage(7, 0.2), 1, 0) == (Lane(0, (Mean(7.0),), 0.2),)
+    assert checks.lanes(build("cvar_pg", "fast"), Outage(7, 0.2), 1, 0) == (Lane(0, (CVaR(7.0, 0.2),), 0.2),)
     with pytest.raises(UserError, match=r"give qcrl.Outage"):
-        setup.lanes(preset("qcpo", "fast"), CVaR(7, 0.2), 1, 0)
+        checks.lanes(build("qcpo", "fast"), CVaR(7, 0.2), 1, 0)
 
 
 def test_the_episode_window_grows_with_rare_outages(fake, tmp_path, capsys):
@@ -202,14 +215,14 @@ def test_the_episode_window_grows_with_rare_outages(fake, tmp_path, capsys):
 def test_a_training_too_short_for_its_settings_is_warned_of():
     said = []
     for kind, steps in [("tuned", 5e6), ("authors", 1e4), ("fast", 1e4), ("tuned", 1e6)]:
-        setup.check_length(preset("qcpo", kind), steps, said.append)
+        checks.check_length(build("qcpo", kind), steps, said.append)
     assert len(said) == 1
     assert "1,000,000 steps are few" in said[0]
     assert "4,320,000 or more" in said[0]
 
 
 def test_the_warning_comes_before_the_training(fake, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(type(preset("fake", "fast")), "learning_rate_halving", 100.0, raising=False)
+    monkeypatch.setattr(type(build("fake", "fast")), "learning_rate_halving", 100.0, raising=False)
     train(tmp_path / "run")
     assert "steps are few" in capsys.readouterr().err
 
@@ -280,7 +293,7 @@ def test_compiled_programs_are_kept(tmp_path, monkeypatch):
 
 def test_a_terminal_gets_a_bar(fake, tmp_path, monkeypatch):
     screen = io.StringIO()
-    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=screen, force_terminal=True, width=80))
+    monkeypatch.setattr(terminal, "Console", lambda **_: Console(file=screen, force_terminal=True, width=80))
     train(tmp_path / "run")
     assert "compiling fake for 1 lane" in screen.getvalue()
     assert "(asked 0.1)" in screen.getvalue()

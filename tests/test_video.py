@@ -8,25 +8,29 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from qcrl import replay, video
 from qcrl.algos.ppo_lag import PPOLag
 from qcrl.algos.qcpo import QCPO
-from qcrl.cli import main
+from qcrl.cli.main import main
+from qcrl.constraints import Outage
 from qcrl.envs import make
+from qcrl.envs.base import Description
 from qcrl.errors import UserError
-from qcrl.networks import Inputs
-from qcrl.policy import Interface, Policy
 from qcrl.quantiles import at_level
-from qcrl.replay import Moment, exceedance, outage_estimator
+from qcrl.runs.policy import Policy
+from qcrl.sampling.play.host import Moment
+from qcrl.show import episode as replay
+from qcrl.show import film as video
+from qcrl.show.episode import exceedance, outage_estimator
+from qcrl.training.checks import trained_under
 
 pytest_plugins = ["trained"]
 
 
 def untrained(kind, id):
-    env, algorithm = make(id), kind(hidden_sizes=(8,), lstm_size=0, cost_scale=10.0)
-    interface = Interface.of(env)
-    state = jax.jit(lambda key: algorithm.policy_state(algorithm.init(interface, key, 15.0, 0.1)))(jax.random.key(0))
-    return Policy(algorithm, interface, state, {})
+    env, algorithm = make(id), kind(hidden_sizes=(8,), lstm_size=0, cost_input="none", cost_scale=10.0)
+    described, constraints = Description.of(env), [trained_under(algorithm, Outage(15.0, 0.1))]
+    start = lambda key: algorithm.policy_state(described, algorithm.init(described, key, constraints))
+    return Policy(algorithm, described, jax.jit(start)(jax.random.key(0)), {})
 
 
 @pytest.mark.parametrize("level", [0.02, 0.05, 0.5, 0.9, 0.97, 0.98, 0.99, 0.999])
@@ -42,10 +46,10 @@ def test_costs_below_every_quantile_are_exceeded_for_sure():
 
 def test_the_estimate_is_about_what_is_left_of_the_limit():
     policy = untrained(QCPO, "TwoPathEnv-v0")
-    moment = Moment(np.array([1, 0, 0, 0], np.float32), policy.initial(), 0.0, 0.0)
+    carry = policy.initial()
+    moment = Moment(policy.inputs(np.array([1, 0, 0, 0], np.float32), carry), carry.memory)
     params, normaliser = policy.state.params, policy.state.normaliser
-    inputs = Inputs(moment.obs, moment.carry.action, np.float32(0), np.float32(0))
-    outputs, _ = policy.algorithm.network.step(params, normaliser, inputs, moment.carry.memory)
+    outputs, _ = policy.algorithm.network(policy.env).step(params, normaliser, *moment)
     quantiles = np.sort(10 * np.exp(outputs[2:27]))  # after action and value; costs were divided by 10
     shape = 4 / (1 + math.exp(-outputs[27]))
     limit = 2 * float(quantiles[-1])

@@ -12,11 +12,12 @@ from scipy.special import gamma, k1
 
 import qcrl
 from qcrl import CVaR
-from qcrl.algos import preset, soft_networks
+from qcrl.algos.find import build
 from qcrl.algos.wcsac import WCSAC, moments, variance_target, wasserstein
 from qcrl.envs import make
 from qcrl.envs.two_path import TwoPathEnv
-from qcrl.evaluation import run_episodes
+from qcrl.nets import soft
+from qcrl.sampling.play.device import play_on_device
 from qcrl.tails import Gaussian, Weibull
 
 ENV, LEVEL = TwoPathEnv(), 0.1
@@ -84,7 +85,7 @@ def test_weibull_stays_finite_whatever_the_critics_say(mean, variance):
 
 
 def test_variance_recursion_has_the_exact_variance_as_fixed_point():
-    """Four states in a row: a cost that may fall due, and an episode that may end, at each of them; all paths are listed."""
+    """Four states in a row, at each of which a cost may fall due and the episode may end; all paths are listed."""
     discount, costs, due, stop = 0.9, np.array([1.0, 2.0, 0.5, 3.0]), 0.3, 0.2
 
     def paths(state):
@@ -142,7 +143,7 @@ def test_it_takes_the_best_route_whose_cvar_is_allowed(run):
     """CVaR at 0.1 is 39.6 on route 1 and 15.5 on route 2: neither keeps 15, only route 2 keeps 18, both keep 45."""
     cvar = [mean_beyond(scipy.stats.weibull_min(route.shape, scale=route.scale), LEVEL) for route in ENV.routes]
     assert 15 < cvar[1] < 18 < cvar[0] < 45
-    returns = [run_episodes(run.policy(limit=limit), ENV, 1000, 1)[0] for limit in LIMITS]
+    returns = [play_on_device(run.policy(limit=limit), ENV, 1000, 1)[0] for limit in LIMITS]
     share = [(one > 0.9).mean() for one in returns]  # route 1 pays 1.0, route 2 pays 0.8
     assert share[0] < 0.02
     assert share[1] < 0.02
@@ -159,7 +160,7 @@ def test_safety_critics_know_the_routes(run):
     mean 12 that is 12 K1(1), a modified Bessel function; the true standard deviation is 12.
     """
     policy = run.policy(limit=45.0)
-    values = soft_networks.rate(policy.state.critics, ENV.reset(jax.random.key(0))[1], jnp.array([-0.7]))
+    values = soft.q_values(policy.state.critics, ENV.reset(jax.random.key(0))[1], jnp.array([-0.7]))
     mean, variance = moments(values)
     assert mean == pytest.approx(0.99**3 * 12, rel=0.15)
     assert jnp.sqrt(variance) == pytest.approx(0.99**3 * 12 * k1(1), rel=0.25)
@@ -185,14 +186,12 @@ def test_a_lane_that_breaks_is_frozen(tmp_path, capsys):
 
 
 def test_damping_may_be_kept_from_rewarding_costs():
-    """Where route 2 has both the lower cost and the higher reward it is the better one; damping alone says otherwise."""
-    algorithm = preset("wcsac", "paper")
+    """A route 2 with both the lower cost and the higher reward is the better one; damping alone says otherwise."""
+    algorithm, limit = build("wcsac", "paper"), CVaR(45.0, 0.1)
     params = {"safety_weight": jnp.zeros(())}
     values = jnp.zeros((4, 2))
     slope = lambda algorithm: jax.grad(
-        lambda cost: algorithm.safety(ENV, params, values, values.at[2].set(cost), jnp.float32(45.0), jnp.float32(0.1))[
-            0
-        ]["safety_loss"]
+        lambda cost: algorithm.safety(ENV, params, values, values.at[2].set(cost), limit)[0]["safety_loss"]
     )(1.0)
     assert slope(algorithm) < -100
     assert slope(replace(algorithm, reward_costs=False)) == 0

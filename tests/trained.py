@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qcrl.constraints import Outage
-from qcrl.training import train
+from qcrl.training.loop import train
 
 SMALL = {"num_envs": 4, "steps_per_env": 16, "chunk_length": 8, "hidden_sizes": (8,), "lstm_size": 0, "minibatches": 1}
 LIMIT = 15.0
@@ -25,19 +25,19 @@ def evaluated(trained, tmp_path):
     """A copy of it with results whose numbers are made up, except that they agree with each other."""
     import shutil
 
-    from qcrl.runs import load
+    from qcrl.runs.folder import load
 
     run = load(shutil.copytree(trained.path, tmp_path / "evaluated"))
     rng = np.random.default_rng(1)
     rows, lanes = [], []
     for lane in run.lanes:
         costs = 8 * rng.weibull(0.9, 50)
-        rows += [(*lane, i, 1.0 + i / 100, cost) for i, cost in enumerate(costs.tolist())]
-        lanes.append({"seed": lane.seed, **summary(lane, costs)})
+        rows += [(*lane.columns.values(), i, 1.0 + i / 100, cost) for i, cost in enumerate(costs.tolist())]
+        lanes.append({"seed": lane.seed, **summary(lane.probability, lane.limit, costs)})
     pooled = []
     for probability in (0.1, 0.2):
         costs = np.array([row[5] for row in rows if row[1] == probability])
-        pooled.append({"seeds": 2, **summary((0, probability, LIMIT), costs)})
+        pooled.append({"seeds": 2, **summary(probability, LIMIT, costs)})
     result = {"engine": "jax", "deterministic": False, "episodes": 50, "seed": 7, "environment": "TwoPathEnv-v0"}
     (run.path / "evaluation-jax.json").write_text(json.dumps({**result, "per_lane": lanes, "pooled": pooled}))
     lines = ["seed,probability,limit,episode,return,cost", *(",".join(map(str, row)) for row in rows)]
@@ -67,8 +67,7 @@ def evaluated(trained, tmp_path):
     return run
 
 
-def summary(lane, costs):
-    _, probability, limit = lane
+def summary(probability, limit, costs):
     outages = int((costs > limit).sum())
     return {
         "probability": probability,
@@ -81,6 +80,7 @@ def summary(lane, costs):
         "mean_return": 1.24789,
         "std_return": 0.14431,
         "mean_cost": float(costs.mean()),
+        "mean_cost_over": float(costs[costs > limit].mean()) if outages else None,
         "cost_quantile": float(np.quantile(costs, 1 - probability)),
         "cost_quantile_low": 11.0,
         "cost_quantile_high": 33.0,

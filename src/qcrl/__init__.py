@@ -1,20 +1,22 @@
 """Reinforcement learning under an outage constraint: Pr(episode cost > limit) <= probability."""
 
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from qcrl.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from qcrl import stats
-    from qcrl.certificates import certify
     from qcrl.constraints import CVaR, Mean, Outage
     from qcrl.envs import make
     from qcrl.errors import UserError
-    from qcrl.evaluation import evaluate
-    from qcrl.runs import load
+    from qcrl.evaluation.certify import certify
+    from qcrl.evaluation.evaluate import evaluate
+    from qcrl.runs.folder import load
     from qcrl.sweeps import sweep
-    from qcrl.training import train
+    from qcrl.training.loop import train
 
-__version__ = "0.1.0"
 __all__ = ["CVaR", "Mean", "Outage", "UserError", "certify", "evaluate", "load", "make", "stats", "sweep", "train"]
 
 _HOMES = {
@@ -22,13 +24,17 @@ _HOMES = {
     "Mean": "constraints",
     "Outage": "constraints",
     "UserError": "errors",
-    "certify": "certificates",
-    "evaluate": "evaluation",
-    "load": "runs",
+    "certify": "evaluation.certify",
+    "evaluate": "evaluation.evaluate",
+    "load": "runs.folder",
     "make": "envs",
     "sweep": "sweeps",
-    "train": "training",
+    "train": "training.loop",
 }
+
+
+with suppress(ImportError):  # a bare machine can train without Gymnasium
+    from qcrl.envs.adapters import gym as _gym  # noqa: F401 - registers qcrl's environments
 
 
 def __getattr__(name: str) -> Any:

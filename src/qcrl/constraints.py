@@ -1,57 +1,244 @@
-"""What a policy may cost: the three kinds of constraint that the algorithms train under."""
+"""What a policy may cost: constraints on the cost of a whole episode.
+
+A constraint owns all that is particular to it: the statistics of episode costs that can steer training, what they are
+steered to, how costs are judged, and its words. A new kind is a subclass with `statistics`, `measure` and `bound`.
+"""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple, Self
 
-from qcrl.errors import UserError
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from qcrl.errors import UserError, load, path_of
+from qcrl.kinds import Json
+from qcrl.quantiles import empirical_quantile
+
+REPORTED_PROBABILITY = 0.1
+"""Where a constraint names no probability, outages are reported for this one."""
+
+
+class Steering(NamedTuple):
+    """A statistic of episode costs and the value it is steered to; the multiplier is driven by their difference."""
+
+    statistic: Float[Array, ""]
+    target: Float[Array, ""] | float
+
+
+def _fields(constraint: Any) -> tuple[Any, ...]:
+    return fields(constraint)
+
+
+def _flatten(constraint: Any) -> tuple[list[tuple[Any, Any]], tuple[tuple[str, str], ...]]:
+    names = [field.name for field in _fields(constraint)]
+    texts = tuple((name, getattr(constraint, name)) for name in names if isinstance(getattr(constraint, name), str))
+    numbers = [name for name in names if name not in dict(texts)]
+    return [(jax.tree_util.GetAttrKey(name), getattr(constraint, name)) for name in numbers], texts
+
+
+def _rebuild(kind: type, texts: tuple[tuple[str, str], ...], values: Any) -> Any:
+    """Without a check: the values may be arrays, or stand for some."""
+    constraint: Any = object.__new__(kind)
+    numbers = [field.name for field in _fields(kind) if field.name not in dict(texts)]
+    for name, value in (*texts, *zip(numbers, values)):
+        object.__setattr__(constraint, name, value)
+    return constraint
+
+
+class Constraint:
+    """A bound on what episodes cost. Its numbers may be arrays, so that lanes with other ones are one program."""
+
+    limit: float
+    """The allowed episode cost."""
+    cost: str
+    """Which of the environment's costs."""
+    statistics: ClassVar[tuple[str, ...]]
+    """Statistics of recent episode costs that training can be steered by; the first is the usual one."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        jax.tree_util.register_pytree_with_keys(cls, _flatten, lambda names, values: _rebuild(cls, names, values))
+
+    def __post_init__(self) -> None:
+        if not _holds(self.limit, lambda limit: math.isfinite(limit) and limit >= 0):
+            raise UserError(
+                f"limit is {self.limit!r}, but must be a finite number of at least 0: give the allowed episode cost"
+            )
+
+    @property
+    def share(self) -> float | None:
+        """The share of episodes that the constraint speaks of; None where it speaks of all."""
+        return None
+
+    @classmethod
+    def from_outage(cls, outage: "Outage") -> Self:
+        """What takes the place of an outage constraint for an algorithm that trains under this kind."""
+        raise NotImplementedError
+
+    def steer(self, statistic: str, costs: Float[Array, " n"], valid: Bool[Array, " n"], unit: float) -> Steering:
+        """One of the `statistics` over the costs that are valid, and its target; costs are counted in `unit`."""
+        raise NotImplementedError
+
+    def measure(self, costs: Float[np.ndarray, " n"]) -> float:
+        """The value that the constraint bounds, over these episodes."""
+        raise NotImplementedError
+
+    @property
+    def bound(self) -> float:
+        """What `measure` may be at most."""
+        return self.limit
+
+    def judge(self, costs: Float[np.ndarray, " n"]) -> str:
+        """kept, broken, or why that cannot be told."""
+        return "kept" if self.measure(costs) <= self.bound else "broken"
+
+    @property
+    def words(self) -> str:
+        """What is asked for."""
+        raise NotImplementedError
+
+    def as_dict(self) -> Json:
+        """As JSON gives it back: its kind and its fields."""
+        kind = type(self).__name__ if type(self).__module__ == __name__ else path_of(type(self))
+        values = {field.name: getattr(self, field.name) for field in _fields(self)}
+        # JSON has no numbers of NumPy.
+        return {
+            "kind": kind,
+            **{name: value.item() if hasattr(value, "item") else value for name, value in values.items()},
+        }
 
 
 @dataclass(frozen=True)
-class Outage:
+class Outage(Constraint):
     """At most a share `probability` of episodes may cost more than `limit`: Pr(cost > limit) <= probability."""
 
     limit: float
     probability: float
+    cost: str = "cost"
+
+    statistics = ("quantile", "outage", "outage ratio")
 
     def __post_init__(self) -> None:
-        _check_limit(self.limit)
+        super().__post_init__()
         _check_share("probability", self.probability)
+
+    @property
+    def share(self) -> float:
+        return self.probability
+
+    @classmethod
+    def from_outage(cls, outage: "Outage") -> "Outage":
+        return outage
+
+    def steer(self, statistic: str, costs: Float[Array, " n"], valid: Bool[Array, " n"], unit: float) -> Steering:
+        outage = jnp.mean(costs > self.limit, where=valid)
+        if statistic == "outage":
+            return Steering(outage, jnp.asarray(self.probability))
+        if statistic == "outage ratio":  # the same gains serve every probability
+            return Steering(outage / self.probability, 1.0)
+        # The paper's. Unbounded, it can wind the multiplier far up.
+        return Steering(empirical_quantile(costs, valid, 1 - jnp.asarray(self.probability)) / unit, self.limit / unit)
+
+    def measure(self, costs: Float[np.ndarray, " n"]) -> float:
+        return float(np.mean(costs > self.limit))
+
+    @property
+    def bound(self) -> float:
+        return self.probability
+
+    def judge(self, costs: Float[np.ndarray, " n"]) -> str:
+        from qcrl import stats  # not above: training need not wait for scipy
+
+        low, high = stats.outage_interval(int(np.sum(costs > self.limit)), len(costs))
+        if high <= self.probability:
+            return "kept"
+        if low > self.probability:
+            return "broken"
+        return f"neither kept nor broken as far as {len(costs):,} episodes can tell"
+
+    @property
+    def words(self) -> str:
+        return f"at most {self.probability:g} of episodes cost more than {self.limit:g}"
 
 
 @dataclass(frozen=True)
-class CVaR:
+class CVaR(Constraint):
     """The worst share `level` of episodes may cost at most `limit` on average."""
 
     limit: float
     level: float
+    cost: str = "cost"
+
+    statistics = ("cvar",)
 
     def __post_init__(self) -> None:
-        _check_limit(self.limit)
+        super().__post_init__()
         _check_share("level", self.level)
+
+    @property
+    def share(self) -> float:
+        return self.level
+
+    @classmethod
+    def from_outage(cls, outage: "Outage") -> "CVaR":
+        return cls(outage.limit, outage.probability, outage.cost)
+
+    def measure(self, costs: Float[np.ndarray, " n"]) -> float:
+        from qcrl import stats  # not above: training need not wait for scipy
+
+        return stats.cvar(costs, self.level)
+
+    @property
+    def words(self) -> str:
+        return f"the worst {self.level:g} of episodes cost at most {self.limit:g} on average"
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(Constraint):
     """An episode may cost at most `limit` on average."""
 
     limit: float
+    cost: str = "cost"
 
-    def __post_init__(self) -> None:
-        _check_limit(self.limit)
+    statistics = ("mean",)
+
+    @classmethod
+    def from_outage(cls, outage: "Outage") -> "Mean":
+        return cls(outage.limit, outage.cost)
+
+    def steer(self, statistic: str, costs: Float[Array, " n"], valid: Bool[Array, " n"], unit: float) -> Steering:
+        return Steering(jnp.mean(costs, where=valid) / unit, self.limit / unit)
+
+    def measure(self, costs: Float[np.ndarray, " n"]) -> float:
+        return float(np.mean(costs))
+
+    @property
+    def words(self) -> str:
+        return f"episodes cost at most {self.limit:g} on average"
 
 
-Constraint = Outage | CVaR | Mean
-
-
-def _check_limit(limit: float) -> None:
-    if not (_is_number(limit) and math.isfinite(limit) and limit >= 0):
-        raise UserError(f"limit is {limit!r}, but must be a finite number of at least 0: give the allowed episode cost")
+def from_dict(description: Mapping[str, object]) -> Constraint:
+    """The constraint that `as_dict` described."""
+    kinds: dict[str, type[Constraint]] = {kind.__name__: kind for kind in (Outage, CVaR, Mean)}
+    values = dict(description)
+    name = str(values.pop("kind", ""))
+    kind = load(name, "constraint") if ":" in name else kinds.get(name)
+    if not (isinstance(kind, type) and issubclass(kind, Constraint)):
+        raise UserError(f"there is no constraint {name!r}; the known ones are {', '.join(kinds)}")
+    return kind(**values)
 
 
 def _check_share(name: str, share: float) -> None:
-    if not (_is_number(share) and 0 < share < 1):
+    if not _holds(share, lambda share: 0 < share < 1):
         raise UserError(f"{name} is {share!r}, but must lie strictly between 0 and 1: give a share such as 0.1")
 
 
-def _is_number(value: object) -> bool:
-    return not isinstance(value, bool) and hasattr(value, "__float__")
+def _holds(value: Any, condition: Callable[[Any], bool]) -> bool:
+    """Whether the value is a number that fits; of an array of JAX that may not be known."""
+    if isinstance(value, jax.Array):
+        return True
+    return not isinstance(value, bool) and hasattr(value, "__float__") and condition(value)

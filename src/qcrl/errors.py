@@ -1,7 +1,12 @@
 """The exceptions that mean: the caller gave something that cannot work, and here is what to do."""
 
+import difflib
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
-class UserError(Exception):
+
+class UserError(ValueError):
     """A mistake in what the user asked for. The command line prints it as one sentence and exits with its code."""
 
     exit_code = 2
@@ -11,3 +16,34 @@ class WorkerFailure(UserError):
     """A process that steps environments died or hangs. What was trained until then is kept."""
 
     exit_code = 1
+
+
+def check_name(kind: str, name: str, known: Iterable[str]) -> None:
+    """A name must be one of the known ones; if not, the nearest is suggested."""
+    known = list(known)
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"there is no {kind} {name!r}; {hint}the known ones are {', '.join(known)}")
+
+
+def load(text: str, what: str) -> Any:
+    """The object that `module:name` means."""
+    module, _, name = text.partition(":")
+    try:
+        found = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"{what} is {text!r}, which cannot be imported ({error}); give module:name") from error
+    if not callable(found):
+        raise UserError(f"{what} is {text!r}, which cannot be called; give module:name of a function or class")
+    return found
+
+
+def path_of(thing: Any) -> str:
+    """module:name where that leads back to the function or class; else nothing."""
+    module, name = getattr(thing, "__module__", "__main__"), getattr(thing, "__qualname__", "")
+    if module == "__main__" or not name.isidentifier():
+        return ""
+    return f"{module}:{name}" if getattr(import_module(module), name, None) is thing else ""

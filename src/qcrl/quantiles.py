@@ -16,7 +16,7 @@ def grid(count: int) -> np.ndarray:
 
 
 def ascending(quantiles: Float[Array, "*batch grid"]) -> Float[Array, "*batch grid"]:
-    """Sorted along the grid, by a transposition network: for many short rows ten times as fast as XLA's sort on a CPU."""
+    """Sorted along the grid by a transposition network: ten times as fast as XLA's sort of many short rows on a CPU."""
     count = quantiles.shape[-1]
 
     def exchange(rows: Array, first: int) -> Array:
@@ -54,7 +54,7 @@ def at_level(
 def quantile_huber_loss(
     quantiles: Float[Array, "*batch grid"], targets: Float[Array, "*batch samples"], kappa: float
 ) -> Float[Array, "*batch"]:
-    """l_Huber,u (appendix on distributional RL), averaged over all pairs of a grid level and a target sample.
+    """l_Huber,u of Appendix A.1, averaged over all pairs of a grid level and a target sample.
 
     With kappa 0 it is the quantile loss itself. The larger kappa is against the spread of the targets, the closer the
     minimisers come to expectiles (docs/kappa.md). Targets count as constants.
@@ -91,7 +91,7 @@ def empirical_quantile(
 ) -> Float[Array, ""]:
     """Element floor(n * level), counted from 0, of the n valid costs in ascending order; NaN if there is none.
 
-    This is the statistic that drives the multiplier (appendix on the Lagrange multiplier).
+    This is the statistic that drives the multiplier (Appendix E.4).
     """
     count = jnp.sum(valid)
     # The small addition keeps 100 * (1 - 0.1) in float32 from falling below 90.

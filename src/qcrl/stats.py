@@ -1,7 +1,6 @@
-"""What counted episodes and trained seeds can tell: exact statements about outages, quantiles, CVaR, spread over seeds."""
+"""What episodes and seeds can tell: exact statements about outages, quantiles and CVaR, and the spread over seeds."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -87,14 +86,16 @@ def cvar(costs: Float[np.ndarray, " n"], mass: float) -> float:
     return float(np.average(worst_first, weights=counted))
 
 
-def interquartile_mean(values: Float[Any, "*batch seeds"], axis: int = -1) -> Any:
+def interquartile_mean(
+    values: Float[np.ndarray, "*batch seeds"] | Sequence[float], axis: int = -1
+) -> Float[np.ndarray, "*batch"]:
     """Mean of the middle half: a seed that went wrong, or very well, does not move it."""
     return stats.trim_mean(values, 0.25, axis=axis)
 
 
 def bootstrap_interval(
-    values: Float[Any, " seeds"],
-    statistic: Callable[..., Any] = np.mean,
+    values: Float[np.ndarray, " seeds"] | Sequence[float],
+    statistic: Callable[..., np.ndarray] = np.mean,
     confidence: float = 0.95,
     rng: int = 0,
 ) -> tuple[float, float]:

@@ -4,7 +4,7 @@ Every function broadcasts over the batch shape of its tail. CVaR is the mean of 
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,8 +40,8 @@ class Weibull(NamedTuple):
     def cvar(self, mass: Scalar) -> Float[Array, "*batch"]:
         """(scale / mass) Gamma(1 + 1/shape, log(1/mass)), the upper incomplete gamma function.
 
-        It is the integral of scale (log(1/mass) + y)^(1/shape) exp(-y) over y > 0, taken by Gauss and Laguerre's rule, which
-        an accelerator computes without the loops of the incomplete gamma function, and which has a gradient.
+        It is the integral of scale (log(1/mass) + y)^(1/shape) exp(-y) over y > 0, taken by Gauss and Laguerre's rule:
+        an accelerator computes that without the loops of the incomplete gamma function, and it has a gradient.
         """
         exponent = jnp.asarray(1 / self.shape)[..., None]
         return self.scale * jnp.sum(LAGUERRE[1] * (LAGUERRE[0] - jnp.log(mass)) ** exponent, axis=-1)
@@ -50,8 +50,8 @@ class Weibull(NamedTuple):
     def from_moments(cls, mean: Float[Array, "*batch"], variance: Float[Array, "*batch"]) -> "Weibull":
         """The Weibull distribution with this mean and variance, its shape kept between 1/5 and 50.
 
-        With z = 1/shape, log(1 + variance / mean^2) = log Gamma(1 + 2z) - 2 log Gamma(1 + z) is solved for z by Newton's
-        method. Its last step alone passes gradients on, which makes them those of the solution.
+        With z = 1/shape, log(1 + variance / mean^2) = log Gamma(1 + 2z) - 2 log Gamma(1 + z) is solved for z by
+        Newton's method. Its last step alone passes gradients on, which makes them those of the solution.
         """
         mean = jnp.maximum(mean, 1e-4)
         spread = jnp.clip(jnp.log1p(variance / jnp.square(mean)), *(_log_spread(z) for z in INVERSE_SHAPES))
@@ -89,7 +89,7 @@ def _log_spread(inverse_shape: Scalar) -> Array:
     return gammaln(1 + 2 * inverse_shape) - 2 * gammaln(1 + inverse_shape)
 
 
-def rate(level: Scalar) -> Array:
+def rate(level: Scalar | np.ndarray) -> Array:
     """c_u = -log(1 - u), the exponent at which a Weibull survival function equals 1 - u."""
     return -jnp.log1p(-jnp.asarray(level))
 
@@ -100,14 +100,14 @@ def scale_to_level(known: float, level: Scalar, shape: Float[Array, "*batch"]) -
 
 
 def weibull_loss(
-    tail: Weibull, quantiles: Float[Array, "*batch k"], levels: Float[Any, " k"]
+    tail: Weibull, quantiles: Float[Array, "*batch k"], levels: Float[Array | np.ndarray, " k"]
 ) -> Float[Array, "*batch"]:
-    """L(xi, zeta), eq. weibull_tail_loss: half the squared error of the tail's quantiles in log scale."""
+    """L(xi, zeta) of Appendix E.2: half the squared error of the tail's quantiles in log scale."""
     log_quantiles = jnp.log(tail.scale)[..., None] + jnp.log(rate(levels)) / tail.shape[..., None]
     return 0.5 * jnp.mean(jnp.square(log_quantiles - jnp.log(quantiles)), axis=-1)
 
 
-def fit_weibull(quantiles: Float[Array, "*batch k"], levels: Float[Any, " k"]) -> Weibull:
+def fit_weibull(quantiles: Float[Array, "*batch k"], levels: Float[Array | np.ndarray, " k"]) -> Weibull:
     """The tail that minimises `weibull_loss`: a straight line through log quantiles over log rates."""
     x, y = jnp.log(rate(levels)), jnp.log(quantiles)
     centred = x - jnp.mean(x)
@@ -124,13 +124,13 @@ def log_density_ratio(
 ) -> Float[Array, "*batch"]:
     """log mu_u(s, a, s') of Theorem 1: p_s'((q - c) / gamma) / (gamma p_s(q)).
 
-    The denominator belongs to s, as the theorem has it; the appendix prints the tail of s' in both places.
+    The denominator belongs to s, as the theorem has it; Appendix E.3 prints the tail of s' in both places.
     """
     return next_tail.log_pdf((quantile - cost) / discount) - math.log(discount) - tail.log_pdf(quantile)
 
 
 def clipped_weight(log_ratio: Float[Array, "*batch"], clip: float) -> Float[Array, "*batch"]:
-    """1 + clip(log mu, -clip, clip), eq. probability_ratio_approx."""
+    """1 + clip(log mu, -clip, clip), the weight of Appendix E.3."""
     return 1 + jnp.clip(log_ratio, -clip, clip)
 
 

@@ -1,18 +1,23 @@
-"""The actor-critic of QCPO and PPO_Lag: what the network's outputs mean, acting, and estimating costs."""
+"""The actor-critic of the PPO core: what the network's outputs mean, acting, and estimating costs."""
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from qcrl.algos import distributions
-from qcrl.algos.settings import Settings
-from qcrl.algos.state import PolicyState, TrainState
-from qcrl.envs.base import Environment
-from qcrl.networks import Inputs, Memory, Network, Normaliser, Params, cast_kernels, only_heads
+from qcrl.algos.multiplier import Multiplier
+from qcrl.algos.settings import PPOSettings
+from qcrl.constraints import Constraint
+from qcrl.envs.base import Described
+from qcrl.kinds import Tree
+from qcrl.nets import distributions
+from qcrl.nets.network import Inputs, Memory, Network, Normaliser, Params, cast_kernels, only_heads
+from qcrl.sampling.record import State
+
+BUDGET_RANGE = -0.2, 1.0
+"""How far over the limit an episode can be seen to be, and the whole budget."""
 
 
 class Estimate(NamedTuple):
@@ -21,35 +26,53 @@ class Estimate(NamedTuple):
     head: Float[Array, "*batch action"]
     """The mean action, or the logits of discrete ones."""
     value: Float[Array, "*batch"]
-    cost: Any
+    cost: Tree
+
+
+class Actor(NamedTuple):
+    """All that acting and cost estimates need."""
+
+    params: Params
+    normaliser: Normaliser
+    constraints: tuple[Constraint, ...]
+
+
+class PPOLearner(NamedTuple):
+    """What an algorithm on the PPO core carries from iteration to iteration."""
+
+    params: Params
+    normaliser: Normaliser
+    optimiser: Tree
+    multiplier: Multiplier
 
 
 @dataclass(frozen=True)
-class ActorCritic(Settings):
-    """Hyper-parameters, and the pure functions that acting needs. The environment is a static argument."""
+class ActorCritic(PPOSettings):
+    """The pure functions that acting needs. The environment is a static argument."""
 
     @property
     def cost_outputs(self) -> int:
         """Number of the network's outputs that speak about costs."""
         raise NotImplementedError
 
-    def read_cost_head(self, outputs: Float[Array, "*batch outputs"]) -> Any:
+    def read_cost_head(self, outputs: Float[Array, "*batch outputs"]) -> Tree:
         """The cost critic's estimate of the discounted cost to go, in scaled costs."""
         raise NotImplementedError
 
-    def unscale(self, estimate: Any) -> Any:
+    def unscale(self, estimate: Tree) -> Tree:
         """The same estimate in the task's own costs."""
         raise NotImplementedError
 
-    @property
-    def network(self) -> Network:
+    def network(self, env: Described) -> Network:
         clip = self.observation_clip if self.normalise_observations else math.inf
-        return Network(self.hidden_sizes, self.lstm_size, self.skip, self.cost_input, clip, self.late_cost)
+        shape = self.hidden_sizes, self.lstm_size, self.skip, self.cost_input, clip, self.late_cost
+        return Network(*shape, costs=len(env.costs))
 
-    def init_params(self, env: Environment, key: Array) -> tuple[Params, Normaliser]:
+    def init_params(self, env: Described, key: Array) -> tuple[Params, Normaliser]:
         outputs = env.action_size + 1 + self.cost_outputs
-        params, normaliser = self.network.init(key, env.observation_size, env.action_size, outputs)
-        if not getattr(env, "discrete", False):
+        size = env.observation_size + self.budget_input * (1 + env.timed)
+        params, normaliser = self.network(env).init(key, size, env.action_size, outputs)
+        if not env.discrete:
             params |= {"log_std": jnp.full(env.action_size, self.initial_log_std, jnp.float32)}
         return params, normaliser
 
@@ -57,17 +80,45 @@ class ActorCritic(Settings):
         """Parameters in the type that products run in."""
         return cast_kernels(params, jnp.bfloat16 if self.matmul_precision == "bfloat16" else jnp.float32)
 
+    def policy_state(self, env: Described, state: State) -> Actor:
+        learner: PPOLearner = state.learner
+        return Actor(learner.params, learner.normaliser, state.constraints)
+
+    def actor(self, env: Described, state: State) -> Actor:
+        """With the policy's head alone."""
+        policy = self.policy_state(env, state)
+        return policy._replace(params=self.computing(only_heads(policy.params, env.action_size)))
+
+    def initial_memory(self, env: Described) -> Memory:
+        return self.network(env).initial_memory()
+
     def sample(
-        self,
-        params: Params,
-        normaliser: Normaliser,
-        inputs: Inputs,
-        memory: Memory,
-        noise: Float[Array, "*batch action"] | float,
+        self, env: Described, actor: Actor, inputs: Inputs, memory: Memory, noise: Float[Array, "*batch action"]
     ) -> tuple[Float[Array, "*batch action"], Memory]:
-        """The action that standard normal `noise` leads to, unbounded as environments clip it, and the next memory."""
-        outputs, memory = self.network.step(params, normaliser, inputs, memory)
-        return distributions.draw(params, self.squash(params, outputs), noise), memory
+        seen = self.see(env, actor.constraints, inputs)
+        outputs, memory = self.network(env).step(actor.params, actor.normaliser, seen, memory)
+        return distributions.draw(actor.params, self.squash(actor.params, outputs), noise), memory
+
+    def act(
+        self, env: Described, policy: Actor, inputs: Inputs, memory: Memory, key: Array, deterministic: bool = False
+    ) -> tuple[Float[Array, "*batch action"], Memory]:
+        policy = policy._replace(params=only_heads(policy.params, env.action_size))
+        return super().act(env, policy, inputs, memory, key, deterministic)
+
+    def critic(self, env: Described, policy: Actor, inputs: Inputs, memory: Memory) -> Tree:
+        """What the cost critic expects of the discounted cost to go: its mean, or for QCPO a CostDistribution."""
+        seen = self.see(env, policy.constraints, inputs)
+        outputs, _ = self.network(env).step(policy.params, policy.normaliser, seen, memory)
+        return self.unscale(self.read(outputs).cost)
+
+    def see(self, env: Described, constraints: tuple[Constraint, ...], inputs: Inputs) -> Inputs:
+        """What the network sees of what is known: with the budget and the time that are left, where it shall."""
+        if not self.budget_input:
+            return inputs
+        limit, spent = constraints[0].limit, inputs.spent[..., env.costs.index(constraints[0].cost)]
+        budget = jnp.clip((limit - spent) / jnp.maximum(limit, self.cost_scale), *BUDGET_RANGE)
+        left = [budget, 1 - inputs.time / env.horizon] if env.timed else [budget]
+        return inputs._replace(obs=jnp.concatenate([inputs.obs, jnp.stack(left, axis=-1)], axis=-1))
 
     def read(self, outputs: Float[Array, "*batch outputs"]) -> Estimate:
         actions = outputs.shape[-1] - 1 - self.cost_outputs
@@ -77,43 +128,3 @@ class ActorCritic(Settings):
     def squash(self, params: Params, head: Float[Array, "*batch action"]) -> Float[Array, "*batch action"]:
         """The mean action from the policy's head; logits stay as they are."""
         return jnp.tanh(head) if self.tanh_mean and "log_std" in params else head
-
-    def policy_state(self, state: TrainState) -> PolicyState:
-        return PolicyState(state.params, state.normaliser, state.limit, state.probability)
-
-    def initial_carry(self, env: Environment) -> Memory:
-        """The memory at the start of an episode."""
-        return self.network.initial_memory()
-
-    def act(
-        self,
-        env: Environment,
-        policy: PolicyState,
-        carry: Memory,
-        obs: Float[Array, "*batch obs"],
-        previous_action: Float[Array, "*batch action"],
-        previous_reward: Float[Array, "*batch"],
-        previous_cost: Float[Array, "*batch"],
-        key: Array,
-        deterministic: bool | Bool[Array, ""] = False,
-    ) -> tuple[Float[Array, "*batch action"], Memory]:
-        """A trained policy's action, and the memory for its next step."""
-        inputs = Inputs(obs, previous_action, previous_reward, previous_cost)
-        noise = jnp.where(deterministic, 0.0, jax.random.normal(key, previous_action.shape))
-        actor = only_heads(policy.params, env.action_size)
-        return self.sample(actor, policy.normaliser, inputs, carry, noise)
-
-    def critic(
-        self,
-        env: Environment,
-        policy: PolicyState,
-        carry: Memory,
-        obs: Float[Array, "*batch obs"],
-        previous_action: Float[Array, "*batch action"],
-        previous_reward: Float[Array, "*batch"],
-        previous_cost: Float[Array, "*batch"],
-    ) -> Any:
-        """What the cost critic expects of the discounted cost to go: its mean, or for QCPO a CostDistribution."""
-        inputs = Inputs(obs, previous_action, previous_reward, previous_cost)
-        outputs, _ = self.network.step(policy.params, policy.normaliser, inputs, carry)
-        return self.unscale(self.read(outputs).cost)

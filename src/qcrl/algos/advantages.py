@@ -21,17 +21,17 @@ def gae(
     next_value: Float[Array, "time env"],
     links: Links,
     discount: float,
-    decay: float,
+    gae_lambda: float,
 ) -> Float[Array, "time env"]:
-    """Sum over later steps of (discount * decay)^k times the TD error of `signal`.
+    """Sum over later steps of (discount * gae_lambda)^k times the TD error of `signal`.
 
-    Decay 0 is the TD error itself; with decay 1, advantage + value is the sampled return.
+    Lambda 0 is the TD error itself; with lambda 1, advantage + value is the sampled return.
     """
     total = signal + discount * next_value * ~links.terminal - value
-    if decay == 0:
+    if gae_lambda == 0:
         return total
-    # Doubling: after each pass `total` covers twice as many steps. A few wide operations, where a scan is many small ones.
-    reach = discount * decay * links.continues
+    # Doubling: each pass covers twice as many steps. A few wide operations, where a scan is many small ones.
+    reach = discount * gae_lambda * links.continues
     covered = 1
     while covered < total.shape[0]:
         total, reach = total + reach * _later(total, covered), reach * _later(reach, covered)

@@ -1,16 +1,9 @@
-"""The losses that QCPO and PPO_Lag share (appendix on loss functions and on the policy loss)."""
+"""The losses that QCPO and PPO_Lag share (Appendices E.2 and E.3)."""
 
 from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-
-
-def gaussian_log_prob(
-    action: Float[Array, "*batch action"], mean: Float[Array, "*batch action"], log_std: Float[Array, " action"]
-) -> Float[Array, "*batch"]:
-    standard = (action - mean) * jnp.exp(-log_std)
-    return -0.5 * jnp.sum(standard**2 + 2 * log_std + jnp.log(2 * jnp.pi), axis=-1)
 
 
 def policy_loss(

@@ -1,38 +1,37 @@
 """The PPO core of QCPO and PPO_Lag: one iteration is a rollout, a step of the multiplier, and epochs of gradient steps.
 
-The algorithms differ only in what they do with costs: a head (`cost_outputs`, `read_cost_head`), its advantage and targets
-(`cost_signal`), its loss (`cost_loss`), and the statistic that drives the multiplier (`driver`).
+The algorithms differ only in what they do with costs: a head (`cost_outputs`, `read_cost_head`), its advantage and
+targets (`cost_signal`), its loss (`cost_loss`), and the statistic that drives the multiplier (`steers_by`).
 """
 
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from qcrl import rollout
-from qcrl.algos import distributions
-from qcrl.algos.actor_critic import ActorCritic
+from qcrl.algos.actor_critic import ActorCritic, PPOLearner
 from qcrl.algos.advantages import Links, gae
+from qcrl.algos.algorithm import raw_key
 from qcrl.algos.losses import policy_loss, value_loss
-from qcrl.algos.multiplier import DRIVERS, Gains, Multiplier, Steering, Window
-from qcrl.algos.state import Metrics, TrainState
-from qcrl.algos.summary import all_finite, choose, summary
-from qcrl.envs.base import Environment
-from qcrl.networks import Inputs, Memory, Normaliser, Params, only_heads
-from qcrl.rollout import Actors, Episodes, Trajectory
-
-Scalars = dict[str, Float[Array, ""]]
+from qcrl.algos.multiplier import Gains, Multiplier
+from qcrl.constraints import Constraint, Steering
+from qcrl.envs.base import Described
+from qcrl.kinds import Tree
+from qcrl.nets import distributions
+from qcrl.nets.network import Inputs, Memory, Network, Normaliser, Params
+from qcrl.sampling.learner import Scalars
+from qcrl.sampling.record import Experience, State, Trajectory, choose, read_trajectory
 
 
 class CostSignal(NamedTuple):
     """What the costs of a batch say to the policy and to the cost critic."""
 
     advantage: Float[Array, "time env"]
-    targets: Any
+    targets: Tree
     statistics: Scalars
 
 
@@ -48,158 +47,123 @@ class Batch(NamedTuple):
     reward_advantage: Float[Array, "time chunk"]
     cost_advantage: Float[Array, "time chunk"]
     value_target: Float[Array, "time chunk"]
-    cost_targets: Any
+    cost_targets: Tree
 
 
 @dataclass(frozen=True)
 class PPO(ActorCritic):
-    """Training, as pure functions that can be compiled, and vectorised over keys, limits and probabilities."""
+    """Training, as pure functions that can be compiled, and vectorised over keys and the numbers of constraints."""
 
     def cost_signal(
-        self,
-        cost: Float[Array, "time env"],
-        estimate: Any,
-        next_estimate: Any,
-        links: Links,
-        probability: Float[Array, ""],
+        self, env: Described, state: State, trajectory: Trajectory, now: Tree, later: Tree, links: Links
     ) -> CostSignal:
-        """Cost advantage and critic targets, from the estimates made while sampling."""
+        """Cost advantage and critic targets, from the estimates made while sampling, now and a step later."""
         raise NotImplementedError
 
-    def cost_loss(self, estimate: Any, targets: Any) -> tuple[Float[Array, ""], Scalars]:
+    def cost_loss(self, estimate: Tree, targets: Tree) -> tuple[Float[Array, ""], Scalars]:
         """The cost critic's weighted loss, and its parts by name."""
         raise NotImplementedError
 
-    def init(self, env: Environment, key: Array, limit: Any, probability: Any) -> TrainState:
-        """The state before the first iteration."""
-        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-            key = jax.random.key_data(key)
-        key, network_key, env_key = jax.random.split(key, 3)
+    def scaled_cost(self, env: Described, state: State, trajectory: Trajectory) -> Float[Array, "time env"]:
+        """The cost that the constraint is about, in the learner's unit."""
+        return trajectory.cost[..., env.costs.index(state.constraints[0].cost)] / self.cost_scale
+
+    @property
+    def steers_by(self) -> str:
+        """Which of the constraint's statistics drives the multiplier."""
+        return self.trains_under.statistics[0]
+
+    def steering_window(self, state: State) -> Int[Array, ""] | int:
+        """How many of the most recent episodes the multiplier is steered by."""
+        return self.driver_window
+
+    def steering(self, env: Described, state: State) -> Steering:
+        """The statistic of the most recent episodes that the multiplier is steered by, and its target."""
+        constraint, valid = state.constraints[0], state.window.recent(self.steering_window(state))
+        return constraint.steer(self.steers_by, state.costs_of(env, constraint), valid, self.cost_scale)
+
+    def init(self, env: Described, key: Array, constraints: Sequence[Constraint]) -> State:
+        key, network_key, env_key = jax.random.split(raw_key(key), 3)
         params, normaliser = self.init_params(env, network_key)
-        return TrainState(
-            params,
-            normaliser,
-            self.optimiser.init(params),
-            rollout.start(env, env_key, self.num_envs, self.network.initial_memory(self.num_envs)),
-            Window.init(self.window),
-            Multiplier.init(self.initial_multiplier, self.derivative_delay),
-            key,
-            iteration=jnp.zeros((), jnp.int32),
-            env_steps=jnp.zeros((), jnp.int32),
-            limit=jnp.asarray(limit, jnp.float32),
-            probability=jnp.asarray(probability, jnp.float32),
-            learning_rate=jnp.full((), self.learning_rate, jnp.float32),
-            alive=jnp.ones((), bool),
-        )
+        multiplier = Multiplier.init(self.initial_multiplier)
+        learner = PPOLearner(params, normaliser, self.optimiser.init(params), multiplier)
+        return self.start(env, learner, key, env_key, constraints)
 
-    def iterate(self, env: Environment, state: TrainState) -> tuple[TrainState, Metrics]:
-        """One iteration. A state that is not alive, or would not be finite afterwards, stays as it was."""
-        with self.precision():
-            key, rollout_key = jax.random.split(state.key)
-            actor = self.actor(env, state)
-            actors, trajectory, episodes = rollout.rollout(
-                env,
-                lambda *step: self.sample(*actor, *step),
-                state.actors,
-                rollout_key,
-                self.steps_per_env,
-                self.chunk_length,
-                state.env_steps // self.num_envs,
-            )
-            return self.learn(state, actors, trajectory, episodes, key)
+    def memory_interval(self, env: Described) -> int:
+        return self.chunk_length
 
-    def actor(self, env: Environment, state: TrainState) -> tuple[Params, Normaliser]:
-        """What `sample` needs of the state."""
-        return self.computing(only_heads(state.params, env.action_size)), state.normaliser
+    def multiplier(self, learner: PPOLearner) -> Float[Array, ""]:
+        return learner.multiplier.value
 
-    def precision(self) -> AbstractContextManager[Any]:
-        """While entered, products run as precisely as asked for."""
-        return jax.default_matmul_precision("float32" if self.matmul_precision == "float32" else "tensorfloat32")
-
-    def learn(
-        self, before: TrainState, actors: Actors, trajectory: Trajectory, episodes: Episodes, key: Array
-    ) -> tuple[TrainState, Metrics]:
-        """Learn from the batch that the policy of `before` has sampled."""
-        key, shuffle_key = jax.random.split(key)
-        window = before.window.add(episodes)
-        controller = self._steer(before, window)
-        batch, statistics = self._prepare(before, trajectory)
+    def learn(self, env: Described, state: State, experience: Experience) -> tuple[State, Scalars]:
+        """One step of the multiplier, then gradient steps on advantages and targets."""
+        key, shuffle_key = jax.random.split(state.key)
+        before: PPOLearner = state.learner
+        trajectory = read_trajectory(env, experience)
+        trajectory = trajectory._replace(inputs=self.see(env, state.constraints, trajectory.inputs))
+        multiplier = self._steer(env, state)
+        batch, statistics = self._prepare(env, state, trajectory)
         normaliser = before.normaliser
         if self.normalise_observations:
+            network = self.network(env)
             start = jax.tree.map(lambda x: x[0], trajectory.memory)
-            seen = self.network.seen(trajectory.inputs, trajectory.first, start)
-            normaliser = normaliser.update(self.network.observed(seen))
-        params, optimiser, losses = self._fit(before, normaliser, controller.value, batch, shuffle_key)
-        checked = (params, normaliser, controller, losses, statistics)
-        alive = before.alive & all_finite(checked)
-        after = before._replace(
-            params=params,
-            normaliser=normaliser,
-            optimiser=optimiser,
-            actors=actors,
-            window=window,
-            controller=controller,
-            key=key,
-            iteration=before.iteration + 1,
-            env_steps=before.env_steps + self.steps_per_iteration,
-        )
-        after = choose(alive, after, before)._replace(alive=alive)
-        episodes = episodes._replace(finished=episodes.finished & alive)
-        return after, Metrics(summary(after, self.window) | losses | statistics, episodes)
+            seen = network.seen(trajectory.inputs, trajectory.first, start)
+            normaliser = normaliser.update(network.observed(seen))
+        params, optimiser, losses = self._fit(env, state, normaliser, multiplier.value, batch, shuffle_key)
+        learner = PPOLearner(params, normaliser, optimiser, multiplier)
+        return state._replace(learner=learner, key=key), losses | statistics
 
-    def _steer(self, state: TrainState, window: Window) -> Multiplier:
+    def _steer(self, env: Described, state: State) -> Multiplier:
         """One step of the multiplier, once an episode has finished."""
-        costs, valid = window.cost, window.recent(self.driver_window)
-        statistic, target = DRIVERS[self.driver](costs, valid, state.limit, state.probability, self.cost_scale)
-        steering = Steering(statistic, (1 - self.target_margin) * target)
+        statistic, target = self.steering(env, state)
         gains = Gains(
             proportional=self.proportional_gain,
             integral=self.integral_gain,
-            derivative=self.derivative_gain,
             smoothing=self.gain_smoothing,
             clip=self.error_clip,
             relative=self.relative_gains,
             power=self.integral_power,
         )
-        moved = state.controller.update(steering, gains)
-        return choose(window.seen > 0, moved, state.controller)
+        before = state.learner.multiplier
+        moved = before.update(Steering(statistic, (1 - self.target_margin) * target), gains)
+        return choose(state.window.seen > 0, moved, before)
 
-    def _prepare(self, state: TrainState, trajectory: Trajectory) -> tuple[Batch, Scalars]:
-        """Advantages and targets, from estimates by the parameters and observation statistics that sampled the batch."""
+    def _prepare(self, env: Described, state: State, trajectory: Trajectory) -> tuple[Batch, Scalars]:
+        """Advantages and targets, from estimates by the parameters and statistics that sampled the batch."""
+        params = state.learner.params
         memory = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), trajectory.memory)
-        outputs, next_outputs = self._outputs(state, trajectory, memory)
+        outputs, next_outputs = self._outputs(env, state, trajectory, memory)
         now, later = self.read(outputs), self.read(next_outputs)
         links = self._links(trajectory)
         reward_advantage, correction = (
             gae(trajectory.reward / self.reward_scale, now.value, later.value, links, self.discount, decay)
-            for decay in (self.advantage_decay, self.target_decay)
+            for decay in (self.gae_lambda, self.target_lambda)
         )
-        signal = self.cost_signal(trajectory.cost / self.cost_scale, now.cost, later.cost, links, state.probability)
-        cost_advantage = signal.advantage
-        if self.scale_advantages:
-            reward_advantage, cost_advantage = (x / (jnp.std(x) + 1e-6) for x in (reward_advantage, cost_advantage))
+        signal = self.cost_signal(env, state, trajectory, now.cost, later.cost, links)
         columns = (
             trajectory.inputs,
             trajectory.first,
             trajectory.action,
-            distributions.log_prob(state.params, self.squash(state.params, now.head), trajectory.action),
+            distributions.log_prob(params, self.squash(params, now.head), trajectory.action),
             reward_advantage,
-            cost_advantage,
+            signal.advantage,
             now.value + correction,
             signal.targets,
         )
         return Batch(jax.tree.map(lambda x: x[None], memory), *self._to_chunks(columns)), signal.statistics
 
-    def _outputs(self, state: TrainState, trajectory: Trajectory, memory: Memory) -> tuple[Array, Array]:
+    def _outputs(
+        self, env: Described, state: State, trajectory: Trajectory, memory: Memory
+    ) -> tuple[Float[Array, "time env outputs"], Float[Array, "time env outputs"]]:
         """The network's outputs at every step of the batch and at the one that follows it."""
-        params, normaliser = self.computing(state.params), state.normaliser
+        network, params, normaliser = self.network(env), self.computing(state.learner.params), state.learner.normaliser
         inputs, first = self._to_chunks((trajectory.inputs, trajectory.first))
-        outputs, memories = self._from_chunks(self.network.sequence(params, normaliser, inputs, first, memory))
+        outputs, memories = self._from_chunks(network.sequence(params, normaliser, inputs, first, memory))
         # Mostly those of the next row; but nothing follows the last one, nor an episode that was cut off.
-        following = Inputs(trajectory.next_obs, trajectory.action, trajectory.reward, trajectory.cost)
+        following = trajectory.inputs.after(trajectory.next_obs, trajectory.action, trajectory.reward, trajectory.cost)
         if self.time_limit == "terminal":
             following, memories = jax.tree.map(lambda x: x[-1:], (following, memories))
-        after, _ = self.network.step(params, normaliser, following, memories)
+        after, _ = network.step(params, normaliser, self.see(env, state.constraints, following), memories)
         rows = outputs[1:]
         if self.time_limit == "bootstrap":
             rows = jnp.where(trajectory.truncated[:-1, :, None], after[:-1], rows)
@@ -214,19 +178,20 @@ class PPO(ActorCritic):
         return Links(terminal, continues)
 
     def _fit(
-        self, state: TrainState, normaliser: Normaliser, multiplier: Array, batch: Batch, key: Array
-    ) -> tuple[Params, Any, Scalars]:
+        self, env: Described, state: State, normaliser: Normaliser, multiplier: Array, batch: Batch, key: Array
+    ) -> tuple[Params, Tree, Scalars]:
         """All gradient steps of an iteration, and the losses of the last one."""
         if not self.remembers:
             # Without a memory every step is a chunk of its own.
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
+        network = self.network(env)
         trained = state.iteration >= self.warmup_iterations
         rate = jnp.where(trained, state.learning_rate * 0.5 ** (state.iteration / self.learning_rate_halving), 0.0)
 
-        def gradient_step(carry: tuple[Params, Any], chunks: Array | None) -> tuple[tuple[Params, Any], Scalars]:
+        def gradient_step(carry: tuple[Params, Tree], chunks: Array | None) -> tuple[tuple[Params, Tree], Scalars]:
             params, optimiser = carry
             chosen = batch if chunks is None else jax.tree.map(lambda x: x[:, chunks], batch)
-            gradient, scalars = jax.grad(self._loss, has_aux=True)(params, normaliser, chosen, multiplier)
+            gradient, scalars = jax.grad(self._loss, has_aux=True)(params, network, normaliser, chosen, multiplier)
             update, optimiser = self.optimiser.update(gradient, optimiser)
             step = jnp.where(scalars["approx_kl"] <= self.target_kl, rate, 0.0)
             params = jax.tree.map(lambda p, u: p - step * u, params, update)
@@ -236,9 +201,9 @@ class PPO(ActorCritic):
         if self.minibatches > 1:
             shuffle = jax.vmap(lambda key: jax.random.permutation(key, self.pieces))
             order = shuffle(jax.random.split(key, self.epochs)).reshape(-1, self.pieces // self.minibatches)
-        start = state.params, state.optimiser
+        start = state.learner.params, state.learner.optimiser
         (params, optimiser), scalars = jax.lax.scan(gradient_step, start, order, self.epochs * self.minibatches)
-        return params, choose(trained, optimiser, state.optimiser), jax.tree.map(lambda x: x[-1], scalars)
+        return params, choose(trained, optimiser, state.learner.optimiser), jax.tree.map(lambda x: x[-1], scalars)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:
@@ -246,11 +211,11 @@ class PPO(ActorCritic):
         return optax.chain(optax.clip_by_global_norm(self.max_gradient_norm), optax.scale_by_adam())
 
     def _loss(
-        self, params: Params, normaliser: Normaliser, batch: Batch, multiplier: Array
+        self, params: Params, network: Network, normaliser: Normaliser, batch: Batch, multiplier: Array
     ) -> tuple[Float[Array, ""], Scalars]:
         """The sum of all losses; each reaches the shared trunk."""
         memory = jax.tree.map(lambda x: x[0], batch.memory)
-        outputs, _ = self.network.sequence(self.computing(params), normaliser, batch.inputs, batch.first, memory)
+        outputs, _ = network.sequence(self.computing(params), normaliser, batch.inputs, batch.first, memory)
         now = self.read(outputs)
         head = self.squash(params, now.head)
         log_ratio = distributions.log_prob(params, head, batch.action) - batch.log_prob
@@ -270,13 +235,13 @@ class PPO(ActorCritic):
         }
         return policy + self.value_loss_weight * value + cost, scalars
 
-    def _to_chunks(self, tree: Any) -> Any:
+    def _to_chunks(self, tree: Tree) -> Tree:
         """[time, env] -> [time in chunk, chunk], for every leaf."""
         split = (-1, self.chunk_length, self.num_envs)
         swap = lambda x: jnp.swapaxes(x.reshape(*split, *x.shape[2:]), 0, 1)
         return jax.tree.map(lambda x: swap(x).reshape(self.chunk_length, -1, *x.shape[2:]), tree)
 
-    def _from_chunks(self, tree: Any) -> Any:
+    def _from_chunks(self, tree: Tree) -> Tree:
         """[time in chunk, chunk] -> [time, env], for every leaf."""
         split = (self.chunk_length, -1, self.num_envs)
         swap = lambda x: jnp.swapaxes(x.reshape(*split, *x.shape[2:]), 0, 1)

@@ -1,20 +1,33 @@
-"""PPO_Lag: PPO whose cost head estimates the mean cost to go, constrained at its mean. The baseline for the expectation."""
+"""PPO_Lag: PPO whose cost head estimates the mean cost to go, constrained at its mean."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxtyping import Array, Float
 
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.losses import value_loss
 from qcrl.algos.ppo import PPO, CostSignal
+from qcrl.algos.presets import AS_RELEASED, SMALL
+from qcrl.constraints import Mean
+from qcrl.envs.base import Described
+from qcrl.sampling.learner import Scalars
+from qcrl.sampling.record import State, Trajectory
 
 
 @dataclass(frozen=True)
 class PPOLag(PPO):
     """Maximise return subject to E[episode cost] <= limit; the probability is only reported."""
 
-    driver: str = "mean"
-    """Statistic that drives the multiplier: mean, quantile or outage."""
+    name = "ppo_lag"
+    label = "PPO_Lag"
+    trains_under = Mean
+
+    cost_mean_loss_weight: float = 1.0
+    """Weight of the loss of the mean cost estimate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("be at least 0", lambda x: x >= 0, "cost_mean_loss_weight")
 
     @property
     def cost_outputs(self) -> int:
@@ -28,18 +41,27 @@ class PPOLag(PPO):
 
     def cost_signal(
         self,
-        cost: Float[Array, "time env"],
-        estimate: Float[Array, "time env"],
-        next_estimate: Float[Array, "time env"],
+        env: Described,
+        state: State,
+        trajectory: Trajectory,
+        now: Float[Array, "time env"],
+        later: Float[Array, "time env"],
         links: Links,
-        probability: Float[Array, ""],
     ) -> CostSignal:
-        advantage = gae(cost, estimate, next_estimate, links, self.discount, self.cost_advantage_decay)
-        returns = estimate + gae(cost, estimate, next_estimate, links, self.discount, self.target_decay)
+        cost = self.scaled_cost(env, state, trajectory)
+        advantage = gae(cost, now, later, links, self.discount, self.cost_gae_lambda)
+        returns = now + gae(cost, now, later, links, self.discount, self.target_lambda)
         return CostSignal(advantage, returns, {})
 
     def cost_loss(
         self, estimate: Float[Array, "*batch"], targets: Float[Array, "*batch"]
-    ) -> tuple[Float[Array, ""], dict[str, Array]]:
+    ) -> tuple[Float[Array, ""], Scalars]:
         loss = value_loss(estimate, targets)
         return self.cost_mean_loss_weight * loss, {"cost_mean_loss": loss}
+
+
+paper = PPOLag()
+authors = replace(paper, **AS_RELEASED, cost_mean_loss_weight=0.5, integral_gain=1.0, driver_window=12)
+tuned = replace(authors, late_cost=False, integral_gain=0.1, driver_window=100)
+fast = replace(tuned, **SMALL)
+PPOLag.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast}

@@ -1,6 +1,6 @@
-"""QCPO: PPO whose cost head estimates the quantiles of the cost to go, constrained at its (1 - probability) quantile."""
+"""QCPO: PPO whose cost head estimates quantiles of the cost to go, constrained at the (1 - probability) one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import jax
@@ -10,9 +10,14 @@ from jaxtyping import Array, Float
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.losses import value_loss
 from qcrl.algos.ppo import PPO, CostSignal
+from qcrl.algos.presets import AS_RELEASED, SMALL
 from qcrl.algos.quantile_advantage import CostDistribution, quantile_advantage
+from qcrl.constraints import Outage
+from qcrl.envs.base import Described
 from qcrl.errors import UserError
 from qcrl.quantiles import ascending, grid, quantile_huber_loss
+from qcrl.sampling.learner import Scalars
+from qcrl.sampling.record import State, Trajectory
 from qcrl.tails import Weibull, weibull_loss
 
 
@@ -25,10 +30,16 @@ class Targets(NamedTuple):
 
 @dataclass(frozen=True)
 class QCPO(PPO):
-    """Maximise return subject to Pr(episode cost > limit) <= probability, by its equivalent, a limit on the quantile."""
+    """Maximise return subject to Pr(episode cost > limit) <= probability, as a limit on the quantile."""
 
-    driver: str = "quantile"
-    """Statistic that drives the multiplier: quantile, outage or mean."""
+    name = "qcpo"
+    label = "QCPO"
+    trains_under = Outage
+
+    driver: Literal["quantile", "outage"] = "quantile"
+    """Statistic of the constraint that drives the multiplier: the cost's quantile or the counted outage."""
+    cost_mean_loss_weight: float = 1.0
+    """Weight of the loss of the mean cost estimate."""
     quantiles: int = 25
     """Number of quantiles that the critic estimates, n_q."""
     kappa: float = 1.0
@@ -46,11 +57,12 @@ class QCPO(PPO):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        own = ("kappa", "weight_clip", "quantile_loss_weight", "tail_loss_weight")
-        self._require("be at least 0", lambda x: x >= 0, *own)
+        own = ("kappa", "weight_clip", "cost_mean_loss_weight", "quantile_loss_weight", "tail_loss_weight")
+        self.require("be at least 0", lambda x: x >= 0, *own)
         if not 2 <= self.tail_quantiles <= self.quantiles:
             raise UserError(
-                f"tail_quantiles is {self.tail_quantiles}, but must be at least 2 and at most quantiles ({self.quantiles})"
+                f"tail_quantiles is {self.tail_quantiles}, but must be at least 2 and at most quantiles "
+                f"({self.quantiles})"
             )
 
     @property
@@ -65,32 +77,38 @@ class QCPO(PPO):
     def unscale(self, estimate: CostDistribution) -> CostDistribution:
         return estimate.times(self.cost_scale)
 
+    @property
+    def steers_by(self) -> str:
+        return self.driver
+
     def cost_signal(
         self,
-        cost: Float[Array, "time env"],
-        estimate: CostDistribution,
-        next_estimate: CostDistribution,
+        env: Described,
+        state: State,
+        trajectory: Trajectory,
+        now: CostDistribution,
+        later: CostDistribution,
         links: Links,
-        probability: Float[Array, ""],
     ) -> CostSignal:
+        cost = self.scaled_cost(env, state, trajectory)
         advantage, weight = quantile_advantage(
             cost,
-            estimate,
-            next_estimate,
+            now,
+            later,
             links,
-            1 - probability,
+            1 - state.probability,
             self.discount,
-            self.cost_advantage_decay,
+            self.cost_gae_lambda,
             self.weight_smoothing,
             self.weight_clip,
         )
-        mean, next_mean = (jnp.mean(x.quantiles, axis=-1) for x in (estimate, next_estimate))
-        returns = mean + gae(cost, mean, next_mean, links, self.discount, self.target_decay)
-        samples = cost[..., None] + self.discount * jnp.where(links.terminal[..., None], 0.0, next_estimate.quantiles)
+        mean, next_mean = (jnp.mean(x.quantiles, axis=-1) for x in (now, later))
+        returns = mean + gae(cost, mean, next_mean, links, self.discount, self.target_lambda)
+        samples = cost[..., None] + self.discount * jnp.where(links.terminal[..., None], 0.0, later.quantiles)
         statistics = {"weight_mean": jnp.mean(weight), "weight_std": jnp.std(weight)}
         return CostSignal(advantage, Targets(returns, samples), statistics)
 
-    def cost_loss(self, estimate: CostDistribution, targets: Targets) -> tuple[Float[Array, ""], dict[str, Array]]:
+    def cost_loss(self, estimate: CostDistribution, targets: Targets) -> tuple[Float[Array, ""], Scalars]:
         """L(psi) + L(xi, zeta): mean and quantiles of the critic, and the tail fitted to its highest quantiles."""
         highest = ascending(jax.lax.stop_gradient(estimate.quantiles))[..., -self.tail_quantiles :]
         losses = {
@@ -104,3 +122,36 @@ class QCPO(PPO):
             + self.tail_loss_weight * losses["tail_loss"]
         )
         return total, losses
+
+
+paper = QCPO()
+authors = replace(paper, **AS_RELEASED, cost_mean_loss_weight=0.5, weight_smoothing="standardise")
+# The outage error is bounded, so the multiplier cannot wind up while costs are still high. It moves slowly: the policy
+# first learns the task, then to keep the constraint, and the falling learning rate lets it settle there, a little below
+# the target. The tasks need little memory: without the LSTM there is time for four times as many gradient steps.
+tuned = replace(
+    authors,
+    lstm_size=0,
+    late_cost=False,
+    cut_at_chunks=False,
+    clipping="joint",
+    minibatches=4,
+    learning_rate=6e-4,
+    learning_rate_halving=120.0,
+    clip=0.2,
+    target_kl=0.02,
+    initial_log_std=-0.7,
+    driver="outage",
+    relative_gains=True,
+    initial_multiplier=1.0,
+    integral_gain=0.25,
+    integral_power=0.5,
+    target_margin=0.05,
+    proportional_gain=3.0,
+    gain_smoothing=0.8,
+    error_clip=0.1,
+)
+# One-step quantile advantages, as in the paper's text: a sum over later steps brings back the mean of the costs, and on
+# TwoPathEnv with it the wrong route.
+fast = replace(authors, **SMALL, driver="outage", integral_gain=0.5, error_clip=0.1, cost_gae_lambda=0.0, kappa=0.1)
+QCPO.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast}

@@ -32,13 +32,13 @@ def quantile_advantage(
     links: Links,
     level: Float[Array, ""],
     discount: float,
-    decay: float,
+    gae_lambda: float,
     smoothing: Literal["clip", "standardise"],
     clip: float,
 ) -> tuple[Float[Array, "time env"], Float[Array, "time env"]]:
-    """Advantage and weight, eq. advantage_quantile_approx2; decay 0 is the paper's text."""
+    """Advantage and weight of Appendix E.3; lambda 0 is the paper's text."""
     quantile, next_quantile = distribution.quantile(level), next_distribution.quantile(level)
-    advantage = gae(cost, quantile, next_quantile, links, discount, decay)
+    advantage = gae(cost, quantile, next_quantile, links, discount, gae_lambda)
     log_ratio = log_density_ratio(distribution.tail, next_distribution.tail, quantile, cost, discount)
     log_ratio = jnp.where(links.terminal, 0.0, log_ratio)
     if smoothing == "clip":

@@ -1,7 +1,6 @@
 """Experience replay: one flat array of records in device memory, and what it takes before it is taken."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,7 @@ def sample(records: Records, seen: Int[Array, ""], key: Array, shape: tuple[int,
     return records.at[slots].get(mode="promise_in_bounds")
 
 
-def require_memory(lanes: int, bytes_each: int, devices: Sequence[Any]) -> str:
+def require_memory(lanes: int, bytes_each: int, devices: Sequence[jax.Device]) -> str:
     """A sentence on what the replay of all lanes, spread evenly, will take; an error where the devices have less."""
     total, room = lanes * bytes_each, _room(devices)
     sentence = f"replay memory: {lanes} x {bytes_each / 1e9:.3g} GB = {total / 1e9:.3g} GB"
@@ -36,7 +35,7 @@ def require_memory(lanes: int, bytes_each: int, devices: Sequence[Any]) -> str:
     return sentence
 
 
-def _room(devices: Sequence[Any]) -> int | None:
+def _room(devices: Sequence[jax.Device]) -> int | None:
     """Bytes that can still be allocated in equal shares; None where that cannot be known."""
     stats = [device.memory_stats() or {} for device in devices]
     if all("bytes_limit" in each for each in stats):

@@ -3,28 +3,35 @@
 With a Gaussian tail this is the algorithm that the paper compares with; with a Weibull tail it is `wcsac_weibull`.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from qcrl.algos import soft_networks
+from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.losses import value_loss
-from qcrl.algos.sac import SAC, Params, Scalars, SoftPolicy, Transition
-from qcrl.envs.base import Environment
-from qcrl.errors import UserError
-from qcrl.networks import Memory
+from qcrl.algos.sac import SAC, Params, SACActor
+from qcrl.constraints import Constraint, CVaR
+from qcrl.envs.base import Described
+from qcrl.kinds import Settings
+from qcrl.nets import soft
+from qcrl.nets.network import Inputs, Memory
+from qcrl.sampling.learner import Scalars
 from qcrl.tails import Gaussian, Weibull
 
-TAILS: dict[str, Any] = {"gaussian": Gaussian, "weibull": Weibull}
+TAILS: dict[str, type[Gaussian] | type[Weibull]] = {"gaussian": Gaussian, "weibull": Weibull}
 VARIANCE_RANGE = 1e-8, 1e8
 
 
 @dataclass(frozen=True)
 class WCSAC(SAC):
     """Maximise return subject to CVaR(episode cost) <= limit at the level `probability`, from a Gaussian tail."""
+
+    name = "wcsac"
+    label = "WCSAC"
+    trains_under = CVaR
 
     tail: Literal["gaussian", "weibull"] = "gaussian"
     """Distribution that is given the critics' mean and variance, and whose CVaR is constrained."""
@@ -33,51 +40,50 @@ class WCSAC(SAC):
     safety_learning_rate: float = 0.05
     """Adam's learning rate for the safety weight."""
     reward_costs: bool = True
-    """Let the damped safety weight turn negative far below the limit, where it draws the policy towards higher costs."""
+    """Let the damped safety weight turn negative far below the limit, where it draws towards higher costs."""
     variance_loss: Literal["wasserstein", "squared"] = "wasserstein"
     """Distance of the variance critic and its sampled targets; only the squared one is least at their mean."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("damping", "safety_learning_rate"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"{name} is {getattr(self, name)}, but must be at least 0")
+        self.require("be at least 0", lambda x: x >= 0, "damping", "safety_learning_rate")
 
     @property
     def critic_count(self) -> int:
         return 4
 
-    def discounted_limit(self, env: Environment, limit: Float[Array, ""]) -> Float[Array, ""]:
+    def discounted_limit(self, env: Described, limit: Float[Array, ""] | float) -> Float[Array, ""]:
         """What the limit on a whole episode is worth to critics that discount, if costs fall due evenly over time."""
         steps = jnp.arange(env.horizon)
         return limit * jnp.mean(self.discount**steps)
 
-    def read_tail(self, values: Float[Array, "critic ..."]) -> Any:
+    def read_tail(self, values: Float[Array, "critic ..."]) -> Gaussian | Weibull:
         """The distribution of the cost to go that the two safety critics describe."""
         return TAILS[self.tail].from_moments(*moments(values))
 
-    def cost_losses(self, values: Array, next_values: Array, batch: Transition) -> Scalars:
+    def cost_losses(self, values: Array, next_values: Array, follows: Array, cost: Array) -> Scalars:
         mean, variance = moments(values)
-        next_mean, next_variance = (batch.follows * x for x in moments(next_values))
-        target = variance_target(batch.cost, jax.lax.stop_gradient(mean), next_mean, next_variance, self.discount)
+        next_mean, next_variance = (follows * x for x in moments(next_values))
+        target = variance_target(cost, jax.lax.stop_gradient(mean), next_mean, next_variance, self.discount)
         if self.variance_loss == "squared":
             variance_loss = value_loss(variance, target)
         else:
             variance_loss = jnp.mean(wasserstein(variance, jnp.clip(target, *VARIANCE_RANGE)))
-        mean_loss = value_loss(mean, batch.cost + self.discount * next_mean)
+        mean_loss = value_loss(mean, cost + self.discount * next_mean)
         return {"cost_mean_loss": mean_loss, "cost_variance_loss": variance_loss}
 
     def safety(
-        self, env: Environment, params: Params, values: Array, rated: Array, limit: Array, probability: Array
+        self, env: Described, params: Params, values: Array, rated: Array, constraint: Constraint
     ) -> tuple[Scalars, Scalars]:
-        weight = jax.nn.softplus(params["safety_weight"])
-        cvar = jnp.mean(self.read_tail(values).cvar(probability))
-        slack = self.discounted_limit(env, limit) - cvar
+        assert isinstance(constraint, CVaR)
+        weight, level = jax.nn.softplus(params["safety_weight"]), constraint.level
+        cvar = jnp.mean(self.read_tail(values).cvar(level))
+        slack = self.discounted_limit(env, constraint.limit) - cvar
         damped = jax.lax.stop_gradient(weight) - self.damping * slack
         if not self.reward_costs:
             damped = jnp.maximum(damped, 0.0)
         losses = {
-            "safety_loss": damped * jnp.mean(self.read_tail(rated).cvar(probability)),
+            "safety_loss": damped * jnp.mean(self.read_tail(rated).cvar(level)),
             "safety_weight_loss": weight * slack,
         }
         mean, variance = moments(values)
@@ -86,24 +92,18 @@ class WCSAC(SAC):
     def rates(self, learning_rate: Array) -> dict[str, Array | float]:
         return super().rates(learning_rate) | {"safety_weight": self.safety_learning_rate}
 
-    def critic(
-        self,
-        env: Environment,
-        policy: SoftPolicy,
-        carry: Memory,
-        obs: Float[Array, "*batch obs"],
-        previous_action: Float[Array, "*batch action"],
-        previous_reward: Float[Array, "*batch"],
-        previous_cost: Float[Array, "*batch"],
-    ) -> Any:
+    def critic(self, env: Described, policy: SACActor, inputs: Inputs, memory: Memory) -> Gaussian | Weibull:
         """What the safety critics expect of the discounted cost to go, where the policy's likeliest action is taken."""
-        action, _ = soft_networks.act(policy.policy, obs, 0.0)
-        return self.read_tail(soft_networks.rate(policy.critics, obs, action))
+        action, _ = soft.act(policy.policy, inputs.obs, 0.0)
+        return self.read_tail(soft.q_values(policy.critics, inputs.obs, action))
 
 
 @dataclass(frozen=True)
 class WCSACWeibull(WCSAC):
     """Maximise return subject to CVaR(episode cost) <= limit at the level `probability`, from a Weibull tail."""
+
+    name = "wcsac_weibull"
+    label = "WCSAC-Weibull"
 
     tail: Literal["gaussian", "weibull"] = "weibull"
     """Distribution that is given the critics' mean and variance, and whose CVaR is constrained."""
@@ -128,3 +128,18 @@ def variance_target(
 def wasserstein(variance: Float[Array, "*batch"], target: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
     """Squared 2-Wasserstein distance of two Gaussians with the same mean, v + v' - 2 sqrt(v v')."""
     return variance + target - 2 * jnp.sqrt(variance * target)
+
+
+# Two CPU cores: a small network, and half as many gradient steps.
+SMALL: Settings = dict(num_envs=8, steps_per_update=8, batch_size=64, replay_size=100_000, hidden_sizes=(64, 64))
+
+
+def _presets(paper: WCSAC) -> dict[str, Algorithm]:
+    """The comparison's own settings, as far as they are known, are the released ones."""
+    # Far below the limit the damping would draw the policy towards higher costs, whatever they bring.
+    tuned = replace(paper, reward_costs=False)
+    return {"paper": paper, "authors": paper, "tuned": tuned, "fast": replace(tuned, **SMALL)}
+
+
+WCSAC.presets = _presets(WCSAC())
+WCSACWeibull.presets = _presets(WCSACWeibull())

@@ -11,7 +11,7 @@ import numpy as np
 
 from qcrl.bench import count, hardware, print_table
 from qcrl.envs import make
-from qcrl.envs.tasks import TASKS
+from qcrl.envs.point.tasks import TASKS
 from qcrl.errors import UserError
 
 
@@ -25,7 +25,8 @@ def run(args: argparse.Namespace) -> None:
     if args.num_envs % (os.cpu_count() or 1):
         raise UserError(f"num_envs is {args.num_envs}, but must be a multiple of the {os.cpu_count()} cores")
     print(
-        f"{hardware()}; {args.num_envs} environments in the JAX batch, 1 elsewhere; uniform random actions; the best of 3\n"
+        f"{hardware()}; {args.num_envs} environments in the JAX batch, 1 elsewhere; "
+        "uniform random actions; the best of 3\n"
     )
     rows = []
     for id in TASKS:

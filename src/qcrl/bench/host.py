@@ -4,20 +4,23 @@ import argparse
 import os
 import time
 from contextlib import closing
-from typing import Any
+from dataclasses import replace
 
 import gymnasium
 import jax
 import numpy as np
 from gymnasium.spaces import Box
 
-from qcrl import compilation
-from qcrl.algos import preset
+from qcrl.algos import qcpo
 from qcrl.bench import count, hardware, print_table
-from qcrl.envs.host import open_host
+from qcrl.constraints import Outage
+from qcrl.envs.host.costs import Info
+from qcrl.envs.host.environment import open_host
 from qcrl.errors import UserError
-from qcrl.host_rollout import HostRollout
-from qcrl.policy import Interface
+from qcrl.kinds import Settings
+from qcrl.sampling import compilation_cache
+from qcrl.sampling.host import HostSampler
+from qcrl.sampling.record import unpack
 
 SECONDS = float(os.environ.get("QCRL_BENCH_STEP", "0.001"))
 
@@ -28,12 +31,12 @@ class Busy(gymnasium.Env):
     observation_space = Box(-1.0, 1.0, (24,))
     action_space = Box(-1.0, 1.0, (2,))
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Settings | None = None) -> tuple[np.ndarray, Info]:
         super().reset(seed=seed)
         self.steps = 0
         return np.zeros(24, np.float32), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, Info]:
         start = time.perf_counter()
         self.steps += 1
         while time.perf_counter() - start < SECONDS:
@@ -51,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if min(args.workers) < 0 or min(args.num_envs, args.steps) < 1:
         raise UserError("workers must be from 0 on, num_envs and steps from 1 on")
-    compilation.use_cache()
+    compilation_cache.use_cache()
     print(f"{hardware()}; qcpo, preset fast, {args.num_envs} environments that take {1000 * SECONDS:g} ms a step\n")
     rows = []
     for workers in args.workers:
@@ -63,20 +66,16 @@ def run(args: argparse.Namespace) -> None:
 def measure(workers: int, num_envs: int, steps: int) -> tuple[float, float]:
     """Share of the time that each process spends inside its environments, in the mean, and steps per second."""
     host = open_host(Busy)
-    algorithm = preset("qcpo", "fast")
-    algorithm = type(algorithm)(
-        **{**vars(algorithm), "num_envs": num_envs, "steps_per_env": steps, "chunk_length": steps}
-    )
-    state = jax.vmap(lambda seed: algorithm.init(Interface.of(host), jax.random.key(seed), 1.0, 0.1))(
-        np.zeros(1, np.uint32)
-    )
+    algorithm = replace(qcpo.fast, num_envs=num_envs, steps_per_env=steps, chunk_length=steps)
+    constraint = Outage(1.0, 0.1)
+    state = jax.vmap(lambda seed: algorithm.init(host, jax.random.key(seed), [constraint]))(np.zeros(1, np.uint32))
     with closing(host.fleet(num_envs, workers)) as fleet:
-        rollout = HostRollout(algorithm, host, fleet, [0])
-        actor, _, words, env_steps = rollout.prepare(state)
-        policy = jax.device_put(actor, rollout.cpu)
-        rollout.collect(policy, np.asarray(words), np.asarray(env_steps))  # compiled by this one
+        sampler = HostSampler(algorithm, host, fleet, [0])
+        actor, _, words, env_steps = sampler.prepare(state)
+        policy = jax.device_put(actor, sampler.cpu)
+        sampler.collect(policy, np.asarray(words), np.asarray(env_steps))  # compiled by this one
         start = time.perf_counter()
-        rows, _ = rollout.collect(policy, np.asarray(words), np.asarray(env_steps))
+        rows, _ = sampler.collect(policy, np.asarray(words), np.asarray(env_steps))
         seconds = time.perf_counter() - start
-    inside = rows[..., 2 * host.observation_size + host.action_size + 1].sum()
+    inside = float(unpack(host, rows).cost.sum())  # type: ignore[arg-type]
     return float(inside / seconds / max(1, min(workers, num_envs))), num_envs * steps / seconds

@@ -14,8 +14,8 @@ from jaxtyping import Float
 
 from qcrl.bench import count, hardware, print_row, print_table
 from qcrl.envs import make
-from qcrl.envs.scripted import seek_goal
-from qcrl.envs.tasks import TASKS
+from qcrl.envs.point.scripted import seek_goal
+from qcrl.envs.point.tasks import TASKS
 
 POLICIES = ("random", "seeker")
 LEVEL = 0.999
@@ -121,7 +121,7 @@ def mujoco_episodes(id: str, policy: str, episodes: int, seed: int, processes: i
 
 
 def _mujoco_episode(id: str, policy: str, seed: list[int]) -> tuple[float, float]:
-    from qcrl.envs.mujoco_engine import MujocoEngine
+    from qcrl.envs.point.mujoco_engine import MujocoEngine
 
     rng = np.random.default_rng(seed)
     engine = MujocoEngine(TASKS[id])

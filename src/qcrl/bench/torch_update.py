@@ -1,24 +1,23 @@
-"""QCPO's network and update in PyTorch, as a yardstick for speed: the same shapes, losses and number of gradient steps."""
+"""QCPO's network and update in PyTorch, as a yardstick for speed: with the same shapes, losses and gradient steps."""
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 
+from qcrl.algos.qcpo import QCPO
 from qcrl.envs.base import Environment
 
 
 class Network(nn.Module):
     """MLP, LSTM with previous action, reward and cost, and all heads as one linear layer.
 
-    stepwise: empty the memory wherever an episode begins, as the network here does, for which nn.LSTM has to be called step
-    by step. Else it is called once, which is right only if episodes begin at the beginning of chunks, as those of 1,000
-    steps do.
+    stepwise: empty the memory wherever an episode begins, as qcrl's network does, for which nn.LSTM is called step by
+    step. Else it is called once, which is right only if episodes begin where chunks do, as those of 1,000 steps do.
     """
 
-    def __init__(self, algorithm: Any, env: Environment, stepwise: bool):
+    def __init__(self, algorithm: QCPO, env: Environment, stepwise: bool):
         super().__init__()
         self.stepwise = stepwise
         first, second = algorithm.hidden_sizes
@@ -45,7 +44,7 @@ class Network(nn.Module):
         return torch.cat(outputs)
 
 
-def torch_update(algorithm: Any, env: Environment, stepwise: bool) -> Callable[[], None]:
+def torch_update(algorithm: QCPO, env: Environment, stepwise: bool) -> Callable[[], None]:
     """A function that does all gradient steps of one iteration on a random batch."""
     torch.manual_seed(0)
     network = Network(algorithm, env, stepwise)

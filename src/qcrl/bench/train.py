@@ -1,4 +1,4 @@
-"""Training speed: environment steps per second of whole iterations, for each preset, and beside PyTorch where installed."""
+"""Training speed: environment steps per second of whole iterations, for each preset; PyTorch's if it is installed."""
 
 import argparse
 import dataclasses
@@ -13,17 +13,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from qcrl import compilation, hyperparameters
-from qcrl.algos import PRESETS, preset
+from qcrl.algos import hyperparameters
+from qcrl.algos.algorithm import Algorithm
+from qcrl.algos.find import algorithms, build, find
+from qcrl.algos.sac import SAC
 from qcrl.bench import count, hardware, print_row, print_table
+from qcrl.constraints import Outage
 from qcrl.envs import ENVIRONMENT_IDS, make
 from qcrl.errors import UserError
+from qcrl.sampling import compilation_cache
+from qcrl.training.checks import trained_under
 
 FULL_LENGTH = 5_000_000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--algo", choices=list(PRESETS), default="qcpo", help="(default: qcpo)")
+    parser.add_argument("--algo", choices=list(algorithms()), default="qcpo", help="(default: qcpo)")
     parser.add_argument("--env", choices=ENVIRONMENT_IDS, default="DynamicEnv-v0", help="(default: DynamicEnv-v0)")
     parser.add_argument("--presets", nargs="+", default=["paper", "fast"], help="(default: paper fast)")
     counts = "(default: 1 on a CPU, 10 on an accelerator, with a replay also 40)"
@@ -36,12 +41,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    compilation.use_cache()
+    compilation_cache.use_cache()
     on_cpu = jax.default_backend() == "cpu"
-    replays = hasattr(preset(args.algo, "paper"), "replay_size")
+    replays = issubclass(find(args.algo), SAC)
     counts = args.seeds or ([1] if on_cpu else [10, 40] if replays else [10])
     changes = dict(_change(text) for text in args.set)
-    chosen = {name: hyperparameters.replace(hyperparameters.build(args.algo, name), changes) for name in args.presets}
+    chosen = {name: hyperparameters.replace(build(args.algo, name), changes) for name in args.presets}
     print(f"{hardware()}; {args.algo} on {args.env}; the median of {args.iterations} iterations\n")
     header = [
         "preset",
@@ -56,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     speeds: dict[str, float] = {}
     for name, seeds in itertools.product(chosen, counts):
         algorithm = chosen[name]
-        if replays and on_cpu:  # shorter iterations of the same work, which else take minutes
+        if isinstance(algorithm, SAC) and on_cpu:  # shorter iterations of the same work, which else take minutes
             algorithm = dataclasses.replace(algorithm, steps_per_env=5 * algorithm.block_length, start_steps=0)
         seconds, compiling = iteration_seconds(algorithm, args.env, seeds, args.iterations)
         speed = seeds * algorithm.steps_per_iteration / seconds
@@ -73,14 +78,14 @@ def run(args: argparse.Namespace) -> None:
     compare_with_torch(chosen["paper"], args.env, args.iterations)
 
 
-def _change(text: str) -> tuple[str, Any]:
+def _change(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals:
         raise UserError(f"--set {text} has no value; write it like --set num_envs=64")
     return name, hyperparameters.parse(value)
 
 
-def iteration_seconds(algorithm: Any, env_id: str, seeds: int, iterations: int) -> tuple[float, float]:
+def iteration_seconds(algorithm: Algorithm, env_id: str, seeds: int, iterations: int) -> tuple[float, float]:
     """Seconds of one iteration of all seeds, rollout and update, and those of compiling it."""
     start = time.perf_counter()
     work = iteration(algorithm, env_id, seeds)
@@ -88,10 +93,11 @@ def iteration_seconds(algorithm: Any, env_id: str, seeds: int, iterations: int) 
     return _median_seconds([work], iterations)[0], compiling
 
 
-def iteration(algorithm: Any, env_id: str, seeds: int) -> Callable[[], object]:
+def iteration(algorithm: Algorithm, env_id: str, seeds: int) -> Callable[[], object]:
     """A function that does one iteration of all seeds, compiled."""
     env = make(env_id)
-    init = jax.vmap(lambda seed: algorithm.init(env, jax.random.key(seed), 15.0, 0.1))
+    constraint = trained_under(algorithm, Outage(15.0, 0.1))
+    init = jax.vmap(lambda seed: algorithm.init(env, jax.random.key(seed), [constraint]))
     state = jax.jit(lambda seeds: jax.tree.map(jnp.copy, init(seeds)))(jnp.arange(seeds))
     iterate = jax.vmap(lambda state: algorithm.iterate(env, state))
     advance = jax.jit(iterate, donate_argnums=0).lower(state).compile()
@@ -123,7 +129,7 @@ def compare_with_torch(algorithm: Any, env_id: str, rounds: int) -> None:
 
 
 def _median_seconds(works: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """Seconds of each, timed in turns, after one that does not count: a first iteration may be without gradient steps."""
+    """Seconds of each, timed in turns, after one that does not count: the first iteration may lack gradient steps."""
     times: list[list[float]] = [[] for _ in works]
     for _ in range(1 + rounds):
         for work, taken in zip(works, times):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qcrl.envs.tasks import TASKS
+from qcrl.envs.point.tasks import TASKS
 from qcrl.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ ENVIRONMENT_IDS = (*TASKS, "TwoPathEnv-v0")
 def make(id: str) -> Environment:
     """The functional JAX environment with this id."""
     if id in TASKS:
-        from qcrl.envs.engine import PointEnv
+        from qcrl.envs.point.jax_engine import PointEnv
 
         return PointEnv(TASKS[id])
     if id == "TwoPathEnv-v0":

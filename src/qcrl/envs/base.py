@@ -1,9 +1,16 @@
-"""The environment seam: batch-free pure functions over pytrees. Callers vmap; the rollout resets."""
+"""The environment seam: batch-free pure functions over pytrees. Callers vmap; auto-reset lives in sampling."""
 
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import jax
 from jaxtyping import Array, Bool, Float
+
+from qcrl.envs.host.spaces import Actions
+from qcrl.kinds import Json, Tree
+
+ONE_COST = ("cost",)
+"""The names of an environment's costs where it has one, the usual case."""
 
 
 class Step(NamedTuple):
@@ -11,19 +18,17 @@ class Step(NamedTuple):
 
     obs: Float[Array, " obs"]
     reward: Float[Array, ""]
-    cost: Float[Array, ""]
+    cost: Float[Array, "*cost"]
+    """One number, or one for each of the environment's `costs`."""
     terminated: Bool[Array, ""]
     truncated: Bool[Array, ""]
 
 
-class Environment(Protocol):
-    """A functional environment. Implementations are immutable, hashable, and pure in `reset` and `step`."""
+class Described(Protocol):
+    """What everybody may ask of an environment, wherever it runs."""
 
     @property
     def id(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
 
     @property
     def observation_size(self) -> int: ...
@@ -32,8 +37,23 @@ class Environment(Protocol):
     def action_size(self) -> int: ...
 
     @property
+    def discrete(self) -> bool:
+        """Whether actions are choices, one-hot vectors of `action_size`, and not numbers."""
+        ...
+
+    @property
+    def costs(self) -> tuple[str, ...]:
+        """Names of the costs that every step has."""
+        ...
+
+    @property
     def horizon(self) -> int:
         """Longest possible episode, in steps."""
+        ...
+
+    @property
+    def timed(self) -> bool:
+        """Whether that is known, and not only assumed."""
         ...
 
     @property
@@ -41,6 +61,60 @@ class Environment(Protocol):
         """True where every episode lasts exactly `horizon` steps: resets can then be drawn before a rollout."""
         ...
 
-    def reset(self, key: jax.Array) -> tuple[Any, Float[Array, " obs"]]: ...
 
-    def step(self, state: Any, action: Float[Array, " action"]) -> tuple[Any, Step]: ...
+class Environment(Described, Protocol):
+    """A functional environment. Implementations are immutable, hashable, and pure in `reset` and `step`."""
+
+    @property
+    def description(self) -> str:
+        """In one sentence."""
+        ...
+
+    def reset(self, key: jax.Array) -> tuple[Tree, Float[Array, " obs"]]: ...
+
+    def step(self, state: Tree, action: Float[Array, " action"]) -> tuple[Tree, Step]: ...
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a policy knows of its environment: enough to rebuild its network without the environment itself."""
+
+    id: str
+    observation_size: int
+    action_size: int
+    horizon: int
+    fixed_length: bool
+    discrete: bool = False
+    timed: bool = True
+    costs: tuple[str, ...] = ONE_COST
+    actions: Actions | None = None
+    """How actions become the environment's; None where it takes those of the policy."""
+    cost: str | None = None
+    """Where the cost of an environment that runs in Python comes from."""
+
+    @classmethod
+    def of(cls, env: Described) -> "Description":
+        return cls(
+            env.id,
+            env.observation_size,
+            env.action_size,
+            env.horizon,
+            env.fixed_length,
+            getattr(env, "discrete", False),
+            getattr(env, "timed", True),
+            tuple(getattr(env, "costs", ONE_COST)),
+            getattr(env, "actions", None),
+            getattr(env, "cost_source", None),
+        )
+
+    @classmethod
+    def from_dict(cls, description: Json) -> "Description":
+        actions = description.get("actions")
+        read = {"costs": tuple(description.get("costs", ONE_COST))}
+        return cls(**description | read | {"actions": None if actions is None else Actions.from_dict(actions)})
+
+    def as_dict(self) -> Json:
+        """As JSON would give it back; what does not apply is left out."""
+        filled = {name: value for name, value in vars(self).items() if value is not None}
+        filled["costs"] = list(self.costs)
+        return filled if self.actions is None else filled | {"actions": self.actions.as_dict()}

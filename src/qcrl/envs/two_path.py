@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from qcrl.envs.base import Step
+from qcrl.envs.base import ONE_COST, Step
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,9 @@ class TwoPathEnv:
     observation_size = 4
     action_size = 1
     fixed_length = True
+    discrete = False
+    timed = True
+    costs = ONE_COST
 
     @property
     def horizon(self) -> int:

@@ -1,7 +1,7 @@
 """The paper's claims as statements about outages, costs and returns over seeds, each with a verdict and its evidence.
 
-A mean over seeds is judged by its Student interval. A claim makes several comparisons: together they hold at 95%, so each
-one alone is stricter (Bonferroni).
+A mean over seeds is judged by its Student interval. A claim makes several comparisons: together they hold at 95%, so
+each one alone is stricter (Bonferroni).
 """
 
 import math

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from qcrl.analysis import Curves, label
-from qcrl.plots import figure
 from qcrl.reproduce.results import Found
+from qcrl.show.curves import Curves, label
+from qcrl.show.figures import figure
 
 
 def draw_curves(found: Sequence[Found], rows: Sequence[str]) -> Figure:

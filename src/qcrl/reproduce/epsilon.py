@@ -1,10 +1,10 @@
 """The appendix's figure of QCPO at probabilities from .5 to .02."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 
+from qcrl.kinds import Json
 from qcrl.reproduce.claims import Claim, qcpo_settles, settling_order
 from qcrl.reproduce.curves import draw_curves
 from qcrl.reproduce.results import Found, only
@@ -12,7 +12,7 @@ from qcrl.reproduce.results import Found, only
 TITLE = "QCPO at five probabilities"
 SOURCES = ("epsilon", "main")
 ENVIRONMENTS = ("SimpleButtonEnv-v0", "DynamicEnv-v0")
-GRID: dict[str, Any] = {
+GRID: Json = {
     "environments": list(ENVIRONMENTS),
     "preset": "authors",
     "limits": [15],

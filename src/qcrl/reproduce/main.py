@@ -1,18 +1,18 @@
 """Figure 5 and the appendix's figure of all four environments: QCPO against PPO_Lag and WCSAC."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 
-from qcrl.reproduce.claims import Claim, above, at, between, higher_return, judge, not_above, qcpo_settles
+from qcrl.kinds import Json
+from qcrl.reproduce.claims import Claim, Comparison, above, at, between, higher_return, judge, not_above, qcpo_settles
 from qcrl.reproduce.curves import draw_curves
 from qcrl.reproduce.results import Found, one, only
 
 TITLE = "QCPO, PPO_Lag and WCSAC on four environments"
 SOURCES = ("main",)
 ENVIRONMENTS = ("SimpleButtonEnv-v0", "DynamicEnv-v0", "GremlinEnv-v0", "DynamicButtonEnv-v0")
-GRID: dict[str, Any] = {
+GRID: Json = {
     "environments": list(ENVIRONMENTS),
     "preset": "authors",
     "limits": [15],
@@ -72,7 +72,7 @@ def claims(found: Sequence[Found]) -> list[Claim]:
     ]
 
 
-def _highest(found: Sequence[Found], environment: str) -> list[Any]:
+def _highest(found: Sequence[Found], environment: str) -> list[Comparison]:
     """Against whatever else of the paper's comparison there is."""
     lag = one(found, environment=environment, label="ppo_lag-authors")
     others = only(found, environment=environment, label="qcpo-authors")

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from qcrl import checkpoints, stats
+from qcrl import stats
 from qcrl.errors import UserError
-from qcrl.runs import Run, load, read_columns
+from qcrl.kinds import Json
+from qcrl.runs import checkpoints
+from qcrl.runs.folder import Run, load, read_columns
+from qcrl.sweeps.grid import Cell
 
 METRICS = ("iteration", "env_steps", "episode_return", "episode_cost", "cost_quantile", "outage", "multiplier")
 EVALUATION = ("episodes", "outages", "outage", "mean_cost", "cost_quantile", "mean_return", "std_return")
@@ -24,7 +26,7 @@ FRESH = {"outage": "outage", "episode_cost": "mean_cost", "episode_return": "mea
 """Columns of evaluation.csv for those of metrics.csv."""
 
 
-def thin(runs: Iterable[str | Path], out: str | Path, **notes: Any) -> Path:
+def thin(runs: Iterable[str | Path], out: str | Path, **notes: object) -> Path:
     """Keep the config, some rows of metrics.csv and a row for each evaluated lane, of the run folders of one cell.
 
     notes: what else config.json shall say.
@@ -34,7 +36,7 @@ def thin(runs: Iterable[str | Path], out: str | Path, **notes: Any) -> Path:
     for name in ("seeds", "probabilities", "limits", "lanes"):
         values = [value for run in opened for value in run.config[name]]
         config[name] = [value for place, value in enumerate(values) if value not in values[:place]]
-    lane = list(opened[0].lanes[0]._fields)
+    lane = list(opened[0].lanes[0].columns)
     metrics = [row for run in opened for row in _some_rows(run, lane)]
     evaluation = [row for run in opened for row in _evaluated(run, lane)]
     folder = Path(out)
@@ -64,7 +66,7 @@ def _some_rows(run: Run, lane: Sequence[str]) -> Iterable[list[str]]:
     return [[row[name] for name in (*lane, *METRICS)] for row in rows if int(row["iteration"]) in kept]
 
 
-def _evaluated(run: Run, lane: Sequence[str]) -> Iterable[list[Any]]:
+def _evaluated(run: Run, lane: Sequence[str]) -> Iterable[list[object]]:
     path = run.path / "evaluation-jax.json"
     if not path.exists():
         return []
@@ -72,7 +74,7 @@ def _evaluated(run: Run, lane: Sequence[str]) -> Iterable[list[Any]]:
     return [[row[name] for name in (*lane, *EVALUATION)] for row in rows]
 
 
-def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
     checkpoints.write_file(path, text.getvalue().encode())
@@ -87,7 +89,7 @@ class Found:
     probability: float
     limit: float
     folder: Path
-    config: dict[str, Any]
+    config: Json
     training: dict[str, np.ndarray]
     """Columns of metrics.csv, for this setting."""
     fresh: dict[str, np.ndarray]
@@ -116,7 +118,7 @@ class Found:
 
 def collect(folders: Iterable[Path]) -> list[Found]:
     """All settings under these folders, each with subfolders ENVIRONMENT/LABEL. The first that has a setting counts."""
-    found: dict[tuple[Any, ...], Found] = {}
+    found: dict[tuple[str, str, float, float], Found] = {}
     for folder in folders:
         for path in sorted(folder.glob("*/*/metrics.csv")):
             for each in _settings(path.parent):
@@ -152,17 +154,17 @@ def _lanes(table: dict[str, np.ndarray]) -> set[tuple[float, ...]]:
     return set(zip(*(table[name].tolist() for name in ("seed", "probability", "limit"))))
 
 
-def only(found: Iterable[Found], **wanted: Any) -> list[Found]:
+def only(found: Iterable[Found], **wanted: object) -> list[Found]:
     """Those whose fields have these values."""
     return [each for each in found if all(getattr(each, name) == value for name, value in wanted.items())]
 
 
-def one(found: Iterable[Found], **wanted: Any) -> Found | None:
+def one(found: Iterable[Found], **wanted: object) -> Found | None:
     chosen = only(found, **wanted)
     return chosen[0] if chosen else None
 
 
-def missing(found: Sequence[Found], cells: Iterable[Any]) -> list[str]:
+def missing(found: Sequence[Found], cells: Iterable[Cell]) -> list[str]:
     """Settings of a grid that nothing is known about."""
     return [
         f"{cell.environment} {cell.label} at {each.probability:g}"

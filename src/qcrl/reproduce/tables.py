@@ -1,13 +1,13 @@
 """Tables of numbers: mean and standard deviation over seeds, and fresh-episode outages with intervals."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from qcrl.kinds import Json
 from qcrl.reproduce.results import Found
 
-Row = dict[str, Any]
+Row = Json
 HEADER = (
     "| environment | run | probability | seeds | training: outage | mean cost | return | multiplier | "
     "fresh: outage | 95% interval | mean cost | return |\n" + "|---" * 12 + "|"

@@ -1,26 +1,28 @@
 """Figure 3 as a measurement: the critic's view of the cost tail at a start state against rollouts from that very state.
 
-A tail is calibrated if at each level u a share 1 - u of the rollouts costs more than its quantile. Its calibration error is
-the mean distance from that, over the levels .70 to .98 that the paper fits its Weibull to.
+A tail is calibrated if at each level u a share 1 - u of the rollouts costs more than its quantile. Its calibration
+error is the mean distance from that, over the levels .70 to .98 that the paper fits its Weibull to.
 """
 
 import csv
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from qcrl.plots import DASHES, GREY, PALETTE
+from qcrl.kinds import Json, Settings
 from qcrl.reproduce.claims import CONFIDENCE, Claim, Comparison, judge
 from qcrl.reproduce.results import Found, whole
 from qcrl.reproduce.tail_rollouts import KINDS, MODELS, measure
+from qcrl.show.figures import DASHES, GREY, PALETTE
 
 TITLE = "The critic's tail at the start state against rollouts"
 SOURCES = ("tail",)
-GRID: dict[str, Any] = {
+GRID: Json = {
     "environments": ["DynamicEnv-v0"],
     "preset": "authors",
     "limits": [15],
@@ -67,7 +69,7 @@ def read(found: Sequence[Found]) -> list[Tails]:
     return tails
 
 
-def _by_lane(path: Any) -> dict[tuple[str, ...], list[dict[str, str]]]:
+def _by_lane(path: Path) -> dict[tuple[str, ...], list[dict[str, str]]]:
     lanes: dict[tuple[str, ...], list[dict[str, str]]] = {}
     with open(whole(path), newline="") as file:
         for row in csv.DictReader(file):
@@ -80,7 +82,7 @@ def _numbers(rows: Sequence[dict[str, str]], names: str) -> np.ndarray:
 
 
 def draw(found: Sequence[Found]) -> Figure:
-    """The tails of the first lane that has all models, for both kinds of cost, and the calibration errors of all lanes."""
+    """Tails of the first lane that has all models, for both kinds of cost, and the calibration errors of all lanes."""
     tails = read(found)
     drawn = Figure(figsize=(13, 3.9), layout="constrained")
     panels = drawn.subplots(1, 3)
@@ -100,7 +102,7 @@ def _draw_lane(axes: Axes, tails: Tails) -> None:
     for place, (model, name) in enumerate(MODELS.items()):
         if model in tails.models:
             level, quantile, *_ = tails.models[model].T
-            style = {"color": PALETTE[place], "linestyle": DASHES[place % len(DASHES)]}
+            style: Settings = {"color": PALETTE[place], "linestyle": DASHES[place % len(DASHES)]}
             axes.plot(quantile, 1 - level, marker=".", linewidth=1.3, label=name, **style)
     axes.set(yscale="log", ylim=(0.005, 1), xlabel=f"{tails.kind} cost x from the start state", ylabel="Pr(cost > x)")
     axes.grid(alpha=0.25)
@@ -143,7 +145,8 @@ def claims(found: Sequence[Found]) -> list[Claim]:
     tails = read(found)
     return [
         judge(
-            "The critic's Weibull describes the tail of the discounted cost better than a Gaussian of its mean and variance.",
+            "The critic's Weibull describes the tail of the discounted cost better "
+            "than a Gaussian of its mean and variance.",
             _smaller(tails, "discounted", "critic_weibull", "critic_gaussian", 1),
             1,
         ),

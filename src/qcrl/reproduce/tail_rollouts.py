@@ -1,9 +1,9 @@
 """Rollouts from one start state, and the tails that a QCPO critic, or a fit to the rollouts, gives for it."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,16 @@ from qcrl import tails
 from qcrl.algos.quantile_advantage import CostDistribution
 from qcrl.envs import make
 from qcrl.envs.base import Environment
-from qcrl.policy import Policy
+from qcrl.kinds import Tree
+from qcrl.nets.network import Inputs
 from qcrl.quantiles import grid
 from qcrl.reproduce.results import write_rows
-from qcrl.runs import Lane, load
+from qcrl.runs.folder import load
+from qcrl.runs.lane import Lane
+from qcrl.runs.policy import Policy
+from qcrl.sampling.play.device import play_on_device
 
 ROLLOUTS = 10_000
-AT_ONCE = 500
 AFTERWARDS = 2**31
 """Number of the random key behind those of all steps."""
 TAIL = 8
@@ -40,67 +43,59 @@ def measure(runs: Iterable[Path], out: Path, scale: float) -> None:
 
     above, reached: shares of the rollouts whose cost is more than the model's quantile, and at least that.
     """
-    rows: list[list[Any]] = []
-    curve: list[list[Any]] = []
+    rows: list[list[object]] = []
+    curve: list[list[object]] = []
     for run in map(load, runs):
         env = make(run.config["environment"]["id"])
         for lane in run.lanes:
-            distribution, costs = roll_out(
-                Policy.load(run.policy_file(lane)), env, lane, max(200, round(ROLLOUTS * scale))
-            )
+            lane_of = lane.columns.values()
+            distribution, costs = roll_out(run.policy_of(lane), env, lane, max(200, round(ROLLOUTS * scale)))
             for kind, each in costs.items():
                 fine = np.append(np.arange(0, 99) / 100, 1 - np.geomspace(1e-2, 1 / len(each), 30))
-                curve += [[*lane, kind, level, np.quantile(each, level)] for level in fine]
+                curve += [[*lane_of, kind, level, np.quantile(each, level)] for level in fine]
                 levels = tail_levels(distribution)
                 for model, quantiles in models(distribution, each).items():
                     shares = [(level, q, np.mean(each > q), np.mean(each >= q)) for level, q in zip(levels, quantiles)]
-                    rows += [[*lane, kind, model, *share] for share in shares]
+                    rows += [[*lane_of, kind, model, *share] for share in shares]
     lane_columns = ["seed", "probability", "limit", "kind"]
     write_rows(out / "tail.csv", [*lane_columns, "model", "level", "quantile", "above", "reached"], rows)
     write_rows(out / "rollouts.csv", [*lane_columns, "level", "quantile"], curve)
 
 
+@dataclass(frozen=True, eq=False)
+class FromStart:
+    """An environment whose episodes all begin in one state, with another future each."""
+
+    env: Environment
+    start: Tree
+    obs: Array
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.env, name)
+
+    def reset(self, key: Array) -> tuple[Tree, Array]:
+        return with_fresh_future(self.start, key), self.obs
+
+
 def roll_out(
     policy: Policy, env: Environment, lane: Lane, rollouts: int
 ) -> tuple[CostDistribution, dict[str, Float[np.ndarray, " rollouts"]]]:
-    """The critic's distribution at the lane's start state, and discounted and undiscounted costs of rollouts from it."""
+    """The critic's distribution at the lane's start state, and costs of rollouts from it, discounted and not."""
     # No other episode starts with this key: those of trainings and evaluations come from other words.
-    start_key, key = jax.random.split(jax.random.fold_in(jax.random.key(lane.seed), 3))
+    start_key, _ = jax.random.split(jax.random.fold_in(jax.random.key(lane.seed), 3))
     start, obs = jax.jit(env.reset)(start_key)
-    memory = policy.algorithm.initial_carry(env)
-    before = (jnp.zeros(env.action_size), jnp.zeros(()), jnp.zeros(()))
     critic = jax.jit(partial(policy.algorithm.critic, env))
-    distribution = jax.device_get(critic(policy.state, memory, obs, *before))
-    parts = [
-        jax.device_get(_roll(policy.algorithm, env, policy.state, start, obs, keys))
-        for keys in jnp.split(jax.random.split(key, rollouts), list(range(AT_ONCE, rollouts, AT_ONCE)))
-    ]
-    return distribution, {kind: np.concatenate(column) for kind, column in zip(KINDS, zip(*parts))}
+    inputs = Inputs.first(obs, env.action_size, len(env.costs))
+    distribution = jax.device_get(critic(policy.state, inputs, policy.algorithm.initial_memory(env)))
+    discount = policy.algorithm.discount  # type: ignore[attr-defined]
+    fixed: Environment = FromStart(env, start, obs)  # type: ignore[assignment]
+    totals = play_on_device(policy, fixed, rollouts, [lane.seed, *b"tail"], discount=discount)
+    kind = env.costs.index(lane.constraint.cost)
+    assert totals.discounted is not None
+    return distribution, dict(zip(KINDS, (totals.discounted[:, kind], totals.costs[:, kind])))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _roll(
-    algorithm: Any, env: Environment, policy_state: Any, start: Any, obs: Array, keys: Array
-) -> tuple[Array, Array]:
-    def episode(key: Array) -> tuple[Array, Array]:
-        def step(now: Any, time: Array) -> tuple[Any, None]:
-            env_state, memory, last, running, discounted, total = now
-            action, memory = algorithm.act(env, policy_state, memory, *last, jax.random.fold_in(key, time))
-            env_state, out = env.step(env_state, action)
-            cost = jnp.where(running, out.cost, 0.0)
-            sums = discounted + algorithm.discount**time * cost, total + cost
-            running = running & ~(out.terminated | out.truncated)
-            return (env_state, memory, (out.obs, action, out.reward, out.cost), running, *sums), None
-
-        zero = jnp.zeros(())
-        last = (obs, jnp.zeros(env.action_size), zero, zero)
-        begin = (with_fresh_future(start, key), algorithm.initial_carry(env), last, jnp.bool(True), zero, zero)
-        return jax.lax.scan(step, begin, jnp.arange(env.horizon))[0][-2:]
-
-    return jax.vmap(episode)(keys)
-
-
-def with_fresh_future(start: Any, key: Array) -> Any:
+def with_fresh_future(start: Tree, key: Array) -> Tree:
     """The same state, but what chance holds in store is drawn anew: its key, or the order of the goals to come."""
     if hasattr(start, "key"):
         return start._replace(key=jax.random.fold_in(key, AFTERWARDS))

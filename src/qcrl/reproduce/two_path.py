@@ -1,23 +1,23 @@
 """Figure 1: the cost of two routes in closed form, and which of them a mean and an outage constraint take."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import weibull_min
 
-from qcrl.envs import render
+from qcrl.envs.point import pictures as render
 from qcrl.envs.two_path import Route, TwoPathEnv
-from qcrl.plots import GREY, INK, PALETTE
+from qcrl.kinds import Json
 from qcrl.reproduce.claims import Claim, Comparison, judge
 from qcrl.reproduce.results import Found, one
+from qcrl.show.figures import GREY, INK, PALETTE
 
 TITLE = "Two routes: the lower mean cost has the heavier tail"
 SOURCES = ("two-path",)
 LIMIT, PROBABILITY = 15.0, 0.1
-GRID: dict[str, Any] = {
+GRID: Json = {
     "environments": ["TwoPathEnv-v0"],
     "preset": "fast",
     "limits": [LIMIT],
@@ -87,7 +87,8 @@ def share_of_second(each: Found) -> np.ndarray:
 
 def claims(found: Sequence[Found]) -> list[Claim]:
     first, second = ROUTES
-    facts = f"means {first.mean():.2f} and {second.mean():.2f}, outages {first.outage(LIMIT):.3f} and {second.outage(LIMIT):.3f}"
+    means = f"means {first.mean():.2f} and {second.mean():.2f}"
+    facts = f"{means}, outages {first.outage(LIMIT):.3f} and {second.outage(LIMIT):.3f}"
     lighter = first.mean() < second.mean() and first.outage(LIMIT) > second.outage(LIMIT)
     return [
         judge("The route with the lower mean cost has the heavier tail.", [Comparison(lighter, facts)], 1),

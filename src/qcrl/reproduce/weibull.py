@@ -1,17 +1,17 @@
 """The appendix's figure of WCSAC with a Weibull instead of a Gaussian tail, beside WCSAC and QCPO."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.figure import Figure
 
+from qcrl.kinds import Json
 from qcrl.reproduce.claims import Claim, above, judge, not_above, qcpo_settles
 from qcrl.reproduce.curves import draw_curves
 from qcrl.reproduce.results import Found, only
 
 TITLE = "WCSAC with a Weibull tail, with a Gaussian tail, and QCPO"
 SOURCES = ("weibull", "main")
-GRID: dict[str, Any] = {
+GRID: Json = {
     "environments": ["DynamicEnv-v0"],
     "preset": "authors",
     "limits": [15],

@@ -4,23 +4,35 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import NamedTuple
 
-from qcrl import checkpoints
 from qcrl.errors import UserError
-from qcrl.plots import save
-from qcrl.reproduce import PAPER_HOURS, PAPER_STEPS, Reproduction, scaled, tables
+from qcrl.reproduce import tables
 from qcrl.reproduce.claims import Claim, markdown
 from qcrl.reproduce.results import Found, check_folder, collect, missing
+from qcrl.reproduce.scale import PAPER_HOURS, PAPER_STEPS, scaled
+from qcrl.runs import checkpoints
+from qcrl.show.figures import save
 from qcrl.sweeps.grid import cells
 
 HOW_JUDGED = (
-    "A mean over seeds is at, over or under a value if its Student interval, given in brackets, contains it or lies on that side. "
-    "All intervals of one claim hold together with a confidence of 95%."
+    "A mean over seeds is at, over or under a value if its Student interval, given in brackets, contains it or lies on "
+    "that side. All intervals of one claim hold together with a confidence of 95%."
 )
 
 
-def write(figure: str, module: Any, source: Path, out: Path, failures: dict[str, str]) -> Reproduction:
+class Reproduction(NamedTuple):
+    """What was made, and what went wrong on the way."""
+
+    figure: Path
+    table: Path
+    text: Path
+    failures: dict[str, str]
+    missing: list[str]
+
+
+def write(figure: str, module: ModuleType, source: Path, out: Path, failures: dict[str, str]) -> Reproduction:
     """Draw the figure from thin results in `source`, which has a folder for every figure."""
     check_folder(source)
     found = _choose(module, source)
@@ -43,7 +55,7 @@ def write(figure: str, module: Any, source: Path, out: Path, failures: dict[str,
     return Reproduction(picture, table, page, failures, absent)
 
 
-def _choose(module: Any, source: Path) -> list[Found]:
+def _choose(module: ModuleType, source: Path) -> list[Found]:
     """All that the figure's own folder has; and from the others, for the same environments, what its grid trains."""
     own = source / module.SOURCES[0]
     asked = {cell.label for cell in cells(scaled(module, 1.0))}
@@ -64,7 +76,7 @@ def _csv(rows: Sequence[tables.Row]) -> str:
 
 
 def _page(
-    module: Any,
+    module: ModuleType,
     figure: str,
     found: Sequence[Found],
     claims: Sequence[Claim],
@@ -77,8 +89,8 @@ def _page(
         parts.append(f"**Scale {scale:g}.** This shows that everything runs; the verdicts say nothing about the paper.")
     parts.append(f"![{module.TITLE}]({figure}.png)")
     parts.append(
-        "Mean ± standard deviation over seeds. Training: the last iteration, over the most recent 100 episodes. Fresh: new "
-        "episodes of each seed's last policy, with the exact 95% interval of their outage over all seeds."
+        "Mean ± standard deviation over seeds. Training: the last iteration, over the most recent 100 episodes. "
+        "Fresh: new episodes of each seed's last policy, with the exact 95% interval of their outage over all seeds."
     )
     parts.append(tables.markdown(found))
     if hasattr(module, "extra"):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qcrl import checkpoints
 from qcrl.errors import UserError
+from qcrl.runs import checkpoints
 from qcrl.sweeps import grid as grids
 from qcrl.sweeps.display import Watch
 from qcrl.sweeps.grid import Cell
@@ -38,7 +38,7 @@ class Stopped(KeyboardInterrupt):
 
 
 def sweep(
-    grid: str | Path | Mapping[str, Any],
+    grid: str | Path | Mapping[str, object],
     out: str | Path,
     engine: str = "local",
     *,
@@ -86,6 +86,8 @@ def plan(cells: Sequence[Cell], out: Path, lanes_that_fit: Callable[[Cell], int]
                 kept[cell.path] = cell.max_lanes or (1 if whole.lanes == 1 else lanes_that_fit(cell))
         out.mkdir(parents=True, exist_ok=True)
         checkpoints.write_file(path, (json.dumps(kept, indent=1) + "\n").encode())
+    except UserError:
+        raise
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read or written ({error}); mend that, or give another --out") from error
     return [group for cell in cells for group in split(cell, kept[cell.path])]

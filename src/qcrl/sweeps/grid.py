@@ -1,4 +1,4 @@
-"""GRID.toml: which algorithms are trained on which environments under which constraints. A mistake names its line and key."""
+"""GRID.toml: which algorithms train on which environments under which constraints. A mistake names its line and key."""
 
 import dataclasses
 import re
@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from qcrl import hyperparameters
+from qcrl.algos import hyperparameters
+from qcrl.algos.algorithm import Algorithm
+from qcrl.algos.find import build
+from qcrl.algos.find import find as find_algorithm
 from qcrl.constraints import Outage
 from qcrl.envs.find import find
-from qcrl.errors import UserError
+from qcrl.errors import UserError, check_name
+from qcrl.kinds import Json, Settings
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Cell:
     """Fresh episodes that each policy is evaluated on at the end; 0 for none."""
     max_lanes: int = 0
     """Most lanes in one group; 0 lets the device's memory decide."""
-    overrides: dict[str, Any] = field(default_factory=dict, hash=False)
+    overrides: Settings = field(default_factory=dict, hash=False)
     """Hyper-parameters of the algorithm, by name."""
 
     @property
@@ -63,9 +67,9 @@ class Cell:
         return [Outage(limit, probability) for probability in self.probabilities for limit in self.limits]
 
     @property
-    def algorithm(self) -> Any:
+    def algorithm(self) -> Algorithm:
         """With the preset's values and the overrides."""
-        return hyperparameters.replace(hyperparameters.build(self.name, self.preset), self.overrides)
+        return hyperparameters.replace(build(self.name, self.preset), self.overrides)
 
 
 HINTS = get_type_hints(Cell)
@@ -90,7 +94,7 @@ def read_grid(path: str | Path) -> list[Cell]:
     return cells(content, text, str(path))
 
 
-def cells(content: dict[str, Any], text: str = "", source: str = "the grid") -> list[Cell]:
+def cells(content: Json, text: str = "", source: str = "the grid") -> list[Cell]:
     """The cells that the content of a grid file describes; `text` is the file itself, to find lines in."""
 
     def where(*path: str | int) -> str:
@@ -110,7 +114,7 @@ def cells(content: dict[str, Any], text: str = "", source: str = "the grid") -> 
     for number, entry in enumerate(entries):
         table = entry if isinstance(entry, dict) else {"name": entry}
 
-        def place(*path: str | int, number: int = number, entry: Any = entry, table: Any = table) -> str:
+        def place(*path: str | int, number: int = number, entry: object = entry, table: Json = table) -> str:
             keys = [part for part in path if isinstance(part, str)]
             if _has(shared, keys) and not _has(table, keys):
                 return where(*path)
@@ -131,12 +135,12 @@ def cells(content: dict[str, Any], text: str = "", source: str = "the grid") -> 
     return list(found.values())
 
 
-def _values(table: dict[str, Any], known: list[str], where: Where) -> dict[str, Any]:
+def _values(table: Json, known: list[str], where: Where) -> Settings:
     """Every value as the type that its key asks for."""
     values = {}
     for key, value in table.items():
         with _at(where, key):
-            hyperparameters.check_name("key", key, known)
+            check_name("key", key, known)
         hint = HINTS[key]
         try:
             values[key] = dict(value) if key == "overrides" and isinstance(value, dict) else _coerce(hint, value)
@@ -145,14 +149,14 @@ def _values(table: dict[str, Any], known: list[str], where: Where) -> dict[str, 
     return values
 
 
-def _coerce(hint: Any, value: Any) -> Any:
-    if hint == dict[str, Any]:
+def _coerce(hint: object, value: object) -> object:
+    if hint == Settings:
         raise ValueError
     return hyperparameters.coerce(hint, value)
 
 
-def _describe(hint: Any) -> str:
-    return "a table of hyper-parameters" if hint == dict[str, Any] else hyperparameters.describe(hint)
+def _describe(hint: object) -> str:
+    return "a table of hyper-parameters" if hint == Settings else hyperparameters.describe(hint)
 
 
 def _check(cell: Cell, where: Where) -> Iterator[Cell]:
@@ -173,9 +177,9 @@ def _check(cell: Cell, where: Where) -> Iterator[Cell]:
         with _at(where, "probabilities", number):
             Outage(1.0, probability)
     with _at(where, "name"):
-        hyperparameters.check_name("algorithm", cell.name, hyperparameters.PRESETS)
+        find_algorithm(cell.name)
     with _at(where, "preset"):
-        hyperparameters.build(cell.name, cell.preset)
+        build(cell.name, cell.preset)
     try:
         algorithm = cell.algorithm
     except UserError as error:
@@ -203,7 +207,7 @@ def _at(where: Where, *path: str | int) -> Iterator[None]:
 
 
 def _line(text: str, path: Sequence[str | int]) -> int | None:
-    """Where a key or an entry of a list begins, or else what it is missing in: the fewest lines that are a file with it."""
+    """Where a key or an entry of a list begins, or what it is missing in: the fewest lines that are a file with it."""
     lines = text.split("\n")
     for number in range(1, len(lines) + 1 if path else 0):
         for closing in CLOSINGS:

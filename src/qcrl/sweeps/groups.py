@@ -5,10 +5,11 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from qcrl import checkpoints, hyperparameters
+from qcrl.algos import hyperparameters
 from qcrl.constraints import Outage
+from qcrl.kinds import Json
+from qcrl.runs import checkpoints
 from qcrl.sweeps.grid import Cell
 
 FINISHED = "finished.json"
@@ -43,7 +44,7 @@ Outcome = tuple[Group, Exception | None]
 def split(cell: Cell, most: int) -> list[Group]:
     """The cell's groups of at most `most` lanes: halves of its seeds, and only then of its other settings."""
     seeds = tuple(range(cell.first_seed, cell.first_seed + cell.seeds))
-    parts: list[Any] = [(seeds, cell.learning_rates, tuple(cell.constraints))]
+    parts: list[tuple[tuple, ...]] = [(seeds, cell.learning_rates, tuple(cell.constraints))]
     while (largest := max(parts, key=_lanes)) and _lanes(largest) > max(1, most):
         place = parts.index(largest)
         axis = next(axis for axis, values in enumerate(largest) if len(values) > 1)
@@ -54,14 +55,14 @@ def split(cell: Cell, most: int) -> list[Group]:
     return [Group(cell, f"{cell.path}{name}", *part) for name, part in zip(names, parts)]
 
 
-def _lanes(part: tuple[Any, ...]) -> int:
+def _lanes(part: tuple[tuple, ...]) -> int:
     return len(part[0]) * max(1, len(part[1])) * len(part[2])
 
 
 def run_group(group: Group, folder: Path, checkpoint_interval: float) -> None:
     """Train the group from where its folder is, evaluate its policies on the same device, and mark it as finished."""
-    from qcrl.evaluation import evaluate
-    from qcrl.training import train
+    from qcrl.evaluation.evaluate import evaluate
+    from qcrl.training.loop import train
 
     started = time.time()
     cell = group.cell
@@ -92,8 +93,8 @@ def run_group(group: Group, folder: Path, checkpoint_interval: float) -> None:
     checkpoints.write_file(folder / FINISHED, (json.dumps(done, indent=1) + "\n").encode())
 
 
-def finished(group: Group, folder: Path) -> dict[str, Any] | None:
-    """What was written when the group was finished; None where it is not, or not with these settings, steps or episodes."""
+def finished(group: Group, folder: Path) -> Json | None:
+    """What was written when the group was finished; None where it was not with these settings, steps and episodes."""
     try:
         done = json.loads((folder / FINISHED).read_text())
     except (OSError, ValueError):
@@ -102,11 +103,9 @@ def finished(group: Group, folder: Path) -> dict[str, Any] | None:
     return done if enough and done.get("settings") == _settings(group) else None
 
 
-def _settings(group: Group) -> Any:
+def _settings(group: Group) -> Json:
     """The hyper-parameters that are asked for, as JSON gives them back. A preset may change between versions."""
-    cell = group.cell
-    asked = hyperparameters.replace(hyperparameters.build(cell.name, cell.preset), cell.overrides)
-    return json.loads(json.dumps(hyperparameters.to_json(asked)))
+    return json.loads(json.dumps(hyperparameters.to_json(group.cell.algorithm)))
 
 
 def progress(group: Group, folder: Path) -> float:

@@ -2,15 +2,17 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from qcrl.envs.find import find
-from qcrl.envs.host import Host
-from qcrl.policy import Interface
+from qcrl.sampling import program
+from qcrl.sampling.record import State
 from qcrl.sweeps.grid import Cell
+from qcrl.training.checks import trained_under
 
 MARGIN = 1.5
 """XLA's own figure is 1.1 (512-512, LSTM 512) to 1.4 times (64-64) the estimate on a CPU."""
@@ -28,10 +30,8 @@ def bytes_per_lane(cell: Cell) -> int:
 
     Of environments that run in Python only the state is counted.
     """
-    algorithm, env = cell.algorithm, find(cell.environment)
-    if isinstance(env, Host):
-        return int(MARGIN * state_bytes(cell))
-    return int(MARGIN * _peak(jax.make_jaxpr(lambda lane: algorithm.iterate(env, lane))(_state(cell)).jaxpr))
+    steps = program.trace(cell.algorithm, find(cell.environment), _state(cell))
+    return int(MARGIN * (state_bytes(cell) if steps is None else _peak(steps)))
 
 
 def state_bytes(cell: Cell) -> int:
@@ -39,10 +39,9 @@ def state_bytes(cell: Cell) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(_state(cell)))
 
 
-def _state(cell: Cell) -> Any:
-    found = find(cell.environment)
-    env = Interface.of(found) if isinstance(found, Host) else found
-    return jax.eval_shape(lambda: cell.algorithm.init(env, jax.random.key(0), 1.0, 0.5))
+def _state(cell: Cell) -> State:
+    env, constraint = find(cell.environment), trained_under(cell.algorithm, cell.constraints[0])
+    return jax.eval_shape(lambda: cell.algorithm.init(env, jax.random.key(0), [constraint]))
 
 
 def device_memory() -> int:
@@ -51,7 +50,7 @@ def device_memory() -> int:
     return limit or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // len(jax.local_devices())
 
 
-def _peak(program: Any) -> int:
+def _peak(program: Jaxpr) -> int:
     """Most bytes alive at once if every value is kept from where it is made to where it is used last."""
     given = {*program.invars, *program.constvars}
     last = {var: place for place, step in enumerate(program.eqns) for var in _variables(step.invars)}
@@ -66,11 +65,11 @@ def _peak(program: Any) -> int:
     return most
 
 
-def _variables(values: Any) -> Iterator[Any]:
+def _variables(values: Iterable[Var | Literal]) -> Iterator[Var | Literal]:
     return (value for value in values if not hasattr(value, "val"))  # literals take no room
 
 
-def _programs(step: Any) -> Iterator[Any]:
+def _programs(step: JaxprEqn) -> Iterator[Any]:
     for parameter in step.params.values():
         for each in parameter if isinstance(parameter, tuple | list) else (parameter,):
             program = getattr(each, "jaxpr", each)

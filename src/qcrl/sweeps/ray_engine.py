@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from qcrl import checkpoints
 from qcrl.errors import UserError
+from qcrl.kinds import Settings
+from qcrl.runs import checkpoints
 from qcrl.sweeps import memory
 from qcrl.sweeps.grid import Cell
 from qcrl.sweeps.groups import FINISHED, Group, Outcome, run_group
@@ -28,7 +29,7 @@ RETRIES = 10
 """Times that a group is started again after its worker or node died."""
 SECONDS_BETWEEN_LOOKS = 0.5
 HOST_SHARE = 3
-"""Host memory of a group that trains on a GPU, in sizes of its state: two copies while a checkpoint is written, and one."""
+"""Host memory of a group that trains on a GPU, in sizes of its state: one, and two to write a checkpoint from."""
 
 Files = dict[str, bytes]
 
@@ -48,7 +49,7 @@ def connect(address: str | None) -> None:
         raise UserError(f"there is no Ray cluster at {address} ({error}); start one with `ray start --head`") from error
 
 
-def resources(cpus: float, gpus: float | None) -> dict[str, Any]:
+def resources(cpus: float, gpus: float | None) -> Settings:
     """What a group reserves: one GPU where the cluster has any, unless told otherwise."""
     known = [(node.get("CPU", 0), node.get("GPU", 0)) for node in nodes()]
     has_gpu = any(gpu for _, gpu in known)
@@ -72,7 +73,7 @@ def nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def lanes_that_fit(cpus: float = 1, gpus: float | None = None, **_: Any) -> Callable[[Cell], int]:
+def lanes_that_fit(cpus: float = 1, gpus: float | None = None, **_: object) -> Callable[[Cell], int]:
     """Like that of one machine, but asked on a node with the resources of a group."""
     ask = ray.remote(**resources(cpus, gpus))(memory.lanes_that_fit)
     return lambda cell: ray.get(ask.remote(cell))
@@ -157,7 +158,7 @@ class Home:
 class Courier:
     """While entered, sends a run folder home after every new checkpoint, and at the end."""
 
-    def __init__(self, folder: Path, send: Callable[[Files], Any]) -> None:
+    def __init__(self, folder: Path, send: Callable[[Files], object]) -> None:
         self.folder = folder
         self.send = send
         self.stopped = threading.Event()
@@ -167,7 +168,7 @@ class Courier:
     def __enter__(self) -> None:
         self.thread.start()
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stopped.set()
         self.thread.join()
         self.send(read(self.folder))

@@ -84,8 +84,8 @@ def densities(
             break
         if size == largest:
             raise UserError(
-                f"the cost noise is too narrow: with {size} grid points the characteristic function is still {tail:.1e}, "
-                "so the distribution is close to having atoms; widen the noise or use the grid bracket"
+                f"the cost noise is too narrow: with {size} grid points the characteristic function is still "
+                f"{tail:.1e}, so the distribution is close to having atoms; widen the noise or use the grid bracket"
             )
         size *= 2
     phi = _characteristic(cmdp, policies, frequency, low, horizon)

@@ -55,3 +55,22 @@ def staged(width: float, discount: float = 0.9) -> CMDP:
 def coin(discount: float = 0.5) -> CMDP:
     """One state whose two actions cost 0 and 1. At discount 1/2 an even coin's cumulative cost is uniform on [0, 2]."""
     return CMDP(np.ones((1, 2, 1)), np.zeros((1, 2)), np.array([[0.0, 1.0]]), np.zeros((1, 2)), discount)
+
+
+BUFFER_HORIZON = 16
+BUFFER_LIMIT = 3
+
+
+def buffer(discount: float = 1.0) -> CMDP:
+    """A buffer of three packets, served by none, one or two a step (actions 0 to 2). A step that begins full costs 1.
+
+    None, one or two packets arrive, and serving costs power: the reward of a step is 3, 2 or 0.
+    """
+    arrivals = {0: 0.4, 1: 0.4, 2: 0.2}
+    transition = np.zeros((4, 3, 4))
+    for held, served in np.ndindex(4, 3):
+        for arrived, chance in arrivals.items():
+            transition[held, served, min(max(held - served, 0) + arrived, 3)] += chance
+    reward = np.tile([3.0, 2.0, 0.0], (4, 1))
+    cost = np.tile([[0.0], [0.0], [0.0], [1.0]], (1, 3))
+    return CMDP(transition, reward, cost, np.zeros((4, 3)), discount)

@@ -2,9 +2,9 @@
 
 Works with or without atoms, discounted or over a finite horizon. Rounding every sum down to the grid gives a cost that
 is never larger than the true one, rounding up one that is never smaller, so the two distributions enclose the exact one
-in the usual stochastic order. A step moves a value by at most one grid cell for the sum and one for the noise, and later
-steps are discounted: quantiles of the two sides are at most 4 spacing / (1 - discount), plus what is left of the starting
-guess, apart. Whole costs without discount need no rounding, and the two sides are then equal and exact.
+in the usual stochastic order. A step moves a value by at most one grid cell for the sum and one for the noise, and
+later steps are discounted: quantiles of the two sides are at most 4 spacing / (1 - discount), plus what is left of the
+starting guess, apart. Whole costs without discount need no rounding, and the two sides are then equal and exact.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Large deviations of a Markov chain's mean cost, and how far Weibull and Gaussian tails can be trusted.
 
-The mean cost Z_n of n steps obeys Pr(Z_n >= z) = exp(-n I(z) + o(n)). The rate function I is the convex conjugate of the
-logarithm of the Perron-Frobenius eigenvalue of the tilted matrix M(j|i) exp(tilt f(j)), as in the paper's appendix.
+The mean cost Z_n of n steps obeys Pr(Z_n >= z) = exp(-n I(z) + o(n)). The rate function I is the convex conjugate of
+the logarithm of the Perron-Frobenius eigenvalue of the tilted matrix M(j|i) exp(tilt f(j)), as in the paper's appendix.
 """
 
 import math

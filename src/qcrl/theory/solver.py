@@ -1,4 +1,4 @@
-"""The outage-constrained optimum of small problems: of all policies by a linear programme, of stationary ones by search.
+"""The outage-constrained optimum of small problems: over all policies by linear programming, over stationary by search.
 
 Both work on whole-number costs over a finite horizon without discount, on the state extended by time and accumulated
 cost. An accumulated cost above the limit is kept as limit + 1: an outage, whatever follows.
@@ -29,7 +29,7 @@ class Solution:
 
 
 @dataclass(frozen=True, eq=False)
-class _Extended:
+class Extended:
     """The problem on (state, accumulated cost): where an action leads."""
 
     cmdp: CMDP
@@ -82,25 +82,29 @@ class _Extended:
         values[1, :, -1] = 1
         return values
 
-    def evaluate(self, policy: Float[np.ndarray, "S A"]) -> tuple[np.ndarray, np.ndarray]:
-        """Return and outage of a stationary policy, and their derivatives with respect to it: axes (2,), (2, S, A)."""
+    def evaluate(self, policy: Float[np.ndarray, "T S K A"]) -> tuple[np.ndarray, np.ndarray]:
+        """Return and outage of a policy, and their derivatives with respect to it: axes (2,), (2, T, S, level, A)."""
         reward = np.stack([self.cmdp.reward, np.zeros_like(self.cmdp.reward)])[:, :, None, :]
-        values, actions_values = self.final(), []
-        for _ in range(self.horizon):
-            actions_values.append(reward + self.backward(values))
-            values = np.einsum("sa,vska->vsk", policy, actions_values[-1])
-        derivative = np.zeros((2, *policy.shape))
+        values, derivative = self.final(), np.empty((2, *policy.shape))
+        for time in reversed(range(self.horizon)):
+            derivative[:, time] = reward + self.backward(values)
+            values = np.einsum("ska,vska->vsk", policy[time], derivative[:, time])
         distribution = self.start()
-        for action_value in reversed(actions_values):
-            derivative += np.einsum("sk,vska->vsa", distribution, action_value)
-            distribution = self.forward(distribution[..., None] * policy[:, None, :])
+        for time in range(self.horizon):
+            derivative[:, time] *= distribution[..., None]
+            distribution = self.forward(distribution[..., None] * policy[time])
         return values[:, self.cmdp.start, 0], derivative
+
+    def spread(self, policy: Float[np.ndarray, "T S 1 A"]) -> Float[np.ndarray, "T S K A"]:
+        """A policy that does not see all of time and accumulated cost (axes of length 1), for each of them."""
+        return np.broadcast_to(policy, (self.horizon, self.cmdp.states, self.levels, self.cmdp.actions))
 
 
 def evaluate_stationary(cmdp: CMDP, policy: np.ndarray, horizon: int, limit: int) -> Solution:
     """Exact expected return and Pr(cost > limit) of a stationary policy."""
     policy = check_policy(cmdp, policy)
-    expected_return, outage = _Extended(cmdp, horizon, limit).evaluate(policy)[0]
+    extended = Extended(cmdp, horizon, limit)
+    expected_return, outage = extended.evaluate(extended.spread(policy[None, :, None]))[0]
     return Solution(float(expected_return), float(outage), policy)
 
 
@@ -110,7 +114,7 @@ def solve(cmdp: CMDP, horizon: int, limit: int, probability: float) -> Solution:
     Time and accumulated cost are all of the history that matters, so the visits to (time, state, accumulated cost,
     action) solve a linear programme: they flow forward, and at most `probability` of them ends above the limit.
     """
-    extended = _Extended(cmdp, horizon, limit)
+    extended = Extended(cmdp, horizon, limit)
     levels, nodes = extended.levels, cmdp.states * extended.levels
     index = np.arange(horizon * nodes * cmdp.actions).reshape(horizon, cmdp.states, levels, cmdp.actions)
     node = np.arange((horizon + 1) * nodes).reshape(horizon + 1, cmdp.states, levels)
@@ -151,45 +155,60 @@ def solve_stationary(
     cmdp: CMDP, horizon: int, limit: int, probability: float, restarts: int = 20, seed: int = 0
 ) -> Solution:
     """The best stationary policy found by local searches with exact gradients from random and deterministic starts."""
-    extended = _Extended(cmdp, horizon, limit)
-    shape = cmdp.cost.shape
+    extended = Extended(cmdp, horizon, limit)
     rng = np.random.default_rng(seed)
     few = cmdp.actions**cmdp.states <= 1024
     choices = product(range(cmdp.actions), repeat=cmdp.states) if few else ()
     deterministic = [np.eye(cmdp.actions)[list(choice)] for choice in choices]
-    feasible = [policy for policy in deterministic if extended.evaluate(policy)[0][1] <= probability]
+    outage = lambda policy: evaluate_stationary(cmdp, policy, horizon, limit).outage
+    feasible = [policy for policy in deterministic if outage(policy) <= probability]
     starts = [0.9 * policy + 0.1 / cmdp.actions for policy in feasible[:restarts]]
     starts += [random_policy(cmdp, rng, spread=2.0) for _ in range(restarts)]
-
-    def constraint(flat):
-        return probability - extended.evaluate(flat.reshape(shape))[0][1]
-
-    def constraint_gradient(flat):
-        return -extended.evaluate(flat.reshape(shape))[1][1].ravel()
-
-    def objective(flat):
-        (expected_return, _), (gradient, _) = extended.evaluate(flat.reshape(shape))
-        return -expected_return, -gradient.ravel()
-
-    rows = LinearConstraint(np.kron(np.eye(cmdp.states), np.ones(cmdp.actions)), 1, 1)
-    candidates = list(feasible)
-    for start in starts:
-        result = minimize(
-            objective,
-            start.ravel(),
-            jac=True,
-            method="SLSQP",
-            bounds=[(0, 1)] * start.size,
-            constraints=[rows, {"type": "ineq", "fun": constraint, "jac": constraint_gradient}],
-            options={"maxiter": 200, "ftol": 1e-10},
-        )
-        policy = np.clip(result.x.reshape(shape), 0, 1)
-        candidates.append(policy / policy.sum(-1, keepdims=True))
+    found = [search(extended, start[None, :, None], probability) for start in starts]
+    candidates = feasible + [policy[0, :, 0] for policy in found]
     solutions = [evaluate_stationary(cmdp, policy, horizon, limit) for policy in candidates]
+    return best_allowed(solutions, "stationary policy", limit, probability, horizon)
+
+
+def search(
+    extended: Extended, start: Float[np.ndarray, "T S 1 A"], probability: float, iterations: int = 200
+) -> Float[np.ndarray, "T S 1 A"]:
+    """A local search with exact gradients for the best policy that sees what `start` sees; its outage may be off."""
+    unseen = tuple(axis for axis in range(start.ndim) if start.shape[axis] == 1)
+
+    def evaluate(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, derivative = extended.evaluate(extended.spread(flat.reshape(start.shape)))
+        return values, derivative.sum(tuple(axis + 1 for axis in unseen)).reshape(2, -1)
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        values, derivative = evaluate(flat)
+        return -values[0], -derivative[0]
+
+    rows = LinearConstraint(np.kron(np.eye(start[..., 0].size), np.ones(start.shape[-1])), 1, 1)
+    outage = {
+        "type": "ineq",
+        "fun": lambda flat: probability - evaluate(flat)[0][1],
+        "jac": lambda flat: -evaluate(flat)[1][1],
+    }
+    result = minimize(
+        objective,
+        start.ravel(),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0, 1)] * start.size,
+        constraints=[rows, outage],
+        options={"maxiter": iterations, "ftol": 1e-10},
+    )
+    policy = np.clip(result.x.reshape(start.shape), 0, 1)
+    return policy / policy.sum(-1, keepdims=True)
+
+
+def best_allowed(solutions: list[Solution], whose: str, limit: int, probability: float, horizon: int) -> Solution:
+    """The one with the highest return among those that keep to the probability."""
     allowed = [each for each in solutions if each.outage <= probability + 1e-7]
     if not allowed:
         raise UserError(
-            f"no stationary policy was found with Pr(cost > {limit}) <= {probability} over {horizon} steps; "
+            f"no {whose} was found with Pr(cost > {limit}) <= {probability} over {horizon} steps; "
             "raise the limit, the probability or the number of restarts"
         )
     return max(allowed, key=lambda each: each.expected_return)

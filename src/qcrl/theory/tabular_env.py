@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from qcrl.envs.base import Step
-from qcrl.envs.spaces import Actions
+from qcrl.envs.base import ONE_COST, Step
+from qcrl.envs.host.spaces import Actions
 from qcrl.theory.cmdp import CMDP
 from qcrl.theory.examples import MACHINE_HORIZON, machine
 
@@ -21,8 +21,10 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TabularEnv:
-    """Shows the state, not the time, and is cut off after `horizon` steps: a critic that cannot see the clock cannot know
-    that nothing follows, but it can learn what usually does."""
+    """Shows the state, not the time, and is cut off after `horizon` steps.
+
+    A critic that cannot see the clock cannot know that nothing follows, but it can learn what usually does.
+    """
 
     cmdp: CMDP
     horizon: int
@@ -31,6 +33,8 @@ class TabularEnv:
     description = "A finite CMDP with an exact solution."
     fixed_length = True
     discrete = True
+    timed = True
+    costs = ONE_COST
     actions = Actions(discrete=True)
 
     @property

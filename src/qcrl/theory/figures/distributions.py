@@ -59,7 +59,8 @@ def draw_distribution() -> tuple[Figure, str]:
     header = ["level", "quantile", "grid bracket", "quantile, samples", "CVaR", "CVaR, samples"]
     largest = np.abs(exact.cdf(sampled) - empirical).max()
     note = (
-        f"Largest difference between exact and sampled CDF: {largest:.1e}, where {band:.1e} is exceeded once in a thousand. "
+        f"Largest difference between exact and sampled CDF: {largest:.1e}, "
+        f"where {band:.1e} is exceeded once in a thousand. "
         f"Guaranteed width of the bracket: at most {enclosed.error_bound:.4f}. "
         f"Characteristic function at the highest frequency: {exact.truncation:.0e}."
     )

@@ -87,9 +87,10 @@ def draw_theorems() -> tuple[Figure, str]:
         for row, each in zip(found, constants)
     )
     note = (
-        f"{looked_at} random problems were looked at to find these {PROBLEMS}. In {beyond} of them step (b) of the proof "
-        "needs a larger epsilon than Assumption 2 gives; the inequality of Theorem 1 with the assumption's own epsilon "
-        f"failed in {printed}. Theorem 4 promised an improvement in {(promised > 0).sum()} of {len(last)}."
+        f"{looked_at} random problems were looked at to find these {PROBLEMS}. "
+        f"In {beyond} of them step (b) of the proof needs a larger epsilon than Assumption 2 gives; "
+        f"the inequality of Theorem 1 with the assumption's own epsilon failed in {printed}. "
+        f"Theorem 4 promised an improvement in {(promised > 0).sum()} of {len(last)}."
     )
     table = markdown_table(["result", "holds", "left, median", "right, median", "left / right"], rows)
     return figure, f"{table}\n\n{note}\n\n{draw_explained(third)}"

@@ -1,0 +1,253 @@
+"""What an algorithm is: a frozen dataclass of hyper-parameters with pure functions that start, act and learn.
+
+To add one, derive from `Algorithm`, or from a core such as `PPO`, in a file of its own: `init` and `learn` make it.
+All that algorithms share is here: the state around theirs, the freezing of a lane that breaks, what is reported.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from qcrl.constraints import REPORTED_PROBABILITY, Constraint, Outage
+from qcrl.envs.base import Described, Environment
+from qcrl.errors import UserError
+from qcrl.kinds import Settings, Tree
+from qcrl.nets.network import Inputs, Memory
+from qcrl.quantiles import empirical_quantile
+from qcrl.sampling import device
+from qcrl.sampling.learner import Scalars
+from qcrl.sampling.record import Episodes, Experience, Metrics, State, Window, all_finite, choose
+
+NO_MEMORY = Memory((), ())
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Every field can be overridden by name, with dataclasses.replace or on the command line."""
+
+    name: ClassVar[str] = ""
+    """What `qcrl train` and `qcrl.train` call it; only algorithms that come with qcrl need one."""
+    label: ClassVar[str] = ""
+    """What figures call it; the class's name unless given."""
+    trains_under: ClassVar[type[Constraint]] = Outage
+    """The kind of constraint that it trains under. Given an outage constraint, others take over its limit."""
+    discrete_actions: ClassVar[bool] = True
+    """Whether it can choose among discrete actions."""
+    outages_in_window: ClassVar[int] = 2
+    """How many allowed outages the recent episodes that it is judged by must hold at least."""
+    presets: ClassVar[dict[str, "Algorithm"]] = {}
+    """Named settings, as instances."""
+
+    num_envs: int = 12
+    """Environments stepped side by side."""
+    steps_per_env: int = 1000
+    """Steps taken in each environment per iteration, which is one row of the metrics."""
+    learning_rate: float = 1e-4
+    """Adam's learning rate."""
+    out_of_phase: bool = False
+    """Environments of fixed length begin at different times, so that short iterations see every phase of an episode."""
+    window: int = 100
+    """Most recent episodes that metrics are taken over."""
+    matmul_precision: Literal["float32", "tensorfloat32", "bfloat16"] = "tensorfloat32"
+    """Type in which an accelerator multiplies matrices; a CPU computes in float32 unless bfloat16 is asked for."""
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        for own in ("name", "label", "presets"):  # a child is not what its parent is called
+            if own not in vars(cls):
+                setattr(cls, own, {} if own == "presets" else "")
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal and getattr(self, name) not in get_args(hint):
+                choices = ", ".join(map(str, get_args(hint)))
+                raise UserError(f"{name} is {getattr(self, name)!r}, but must be one of {choices}")
+        self.require("be at least 1", lambda x: x >= 1, "num_envs", "steps_per_env", "window")
+        self.require("be greater than 0", lambda x: x > 0, "learning_rate")
+
+    def require(self, what: str, holds: Callable[[float], bool], *names: str) -> None:
+        """Raise where one of these fields does not hold."""
+        for name in names:
+            if not holds(getattr(self, name)):
+                raise UserError(f"{name} is {getattr(self, name)}, but must {what}")
+
+    # What an algorithm has to bring.
+
+    def init(self, env: Described, key: Array, constraints: Sequence[Constraint]) -> State:
+        """The state before the first iteration; `start` puts the shared parts around the algorithm's own."""
+        raise NotImplementedError
+
+    def actor(self, env: Described, state: State) -> Tree:
+        """What `sample` needs of the state."""
+        raise NotImplementedError
+
+    def sample(
+        self, env: Described, actor: Tree, inputs: Inputs, memory: Memory, noise: Float[Array, "*batch action"]
+    ) -> tuple[Float[Array, "*batch action"], Memory]:
+        """The action that standard normal `noise` leads to, unbounded as environments clip it, and the next memory."""
+        raise NotImplementedError
+
+    def learn(self, env: Described, state: State, experience: Experience) -> tuple[State, Scalars]:
+        """Learn from a block that the policy of `state` has sampled. Limits are in `state.constraints`.
+
+        `state.window` has the recent episodes: those of this block among them, where an iteration is one block.
+        """
+        raise NotImplementedError
+
+    # What it may bring.
+
+    def multiplier(self, learner: Tree) -> Float[Array, ""]:
+        """The weight of the constraint, for reports."""
+        return jnp.zeros(())
+
+    def report(self, env: Described, state: State) -> tuple[State, Scalars]:
+        """What else to report at the end of an iteration."""
+        return state, {}
+
+    def policy_state(self, env: Described, state: State) -> Tree:
+        """What is kept of the state for acting: `act` gets it back."""
+        return self.actor(env, state)
+
+    def initial_memory(self, env: Described) -> Memory:
+        """What a policy remembers before an episode's first step."""
+        return NO_MEMORY
+
+    def act(
+        self, env: Described, policy: Tree, inputs: Inputs, memory: Memory, key: Array, deterministic: bool = False
+    ) -> tuple[Float[Array, "*batch action"], Memory]:
+        """A trained policy's action, and the memory for its next step."""
+        noise = jnp.where(deterministic, 0.0, jax.random.normal(key, inputs.previous_action.shape))
+        return self.sample(env, policy, inputs, memory, noise)
+
+    def critic(self, env: Described, policy: Tree, inputs: Inputs, memory: Memory) -> Tree:
+        """What is expected of the cost to go; None where the algorithm has no view of it."""
+        return None
+
+    def check(self, env: Described) -> None:
+        """Raise where this environment cannot be trained on."""
+        if env.discrete and not self.discrete_actions:
+            raise UserError(
+                f"{type(self).__name__} cannot be trained on {env.id}, which has discrete actions, only on actions "
+                "that are numbers; use qcpo, ppo_lag or cvar_pg"
+            )
+        if self.staggers(env):
+            groups, rest = divmod(env.horizon, self.steps_per_env)
+            if rest or self.num_envs % groups:
+                raise UserError(
+                    f"steps_per_env is {self.steps_per_env} and num_envs {self.num_envs}, but with out_of_phase the "
+                    f"first must divide the {env.horizon} steps of an episode, and that many parts the second"
+                )
+
+    def staggers(self, env: Described) -> bool:
+        """Whether environments begin their episodes at different times; those of any length do so by themselves."""
+        return self.out_of_phase and env.fixed_length and self.steps_per_env < env.horizon
+
+    def with_envs(self, count: int, given: Settings) -> Self:
+        """With as many environments as there are, and about as many steps as before in a batch; `given` stays."""
+        changes: Settings = {"num_envs": count}
+        if "steps_per_env" not in given:
+            unit = self.block_unit
+            changes["steps_per_env"] = unit * max(1, round(self.steps_per_iteration / count / unit))
+        return dataclasses.replace(self, **changes)
+
+    def bytes_kept(self, env: Described) -> int:
+        """Bytes of a store of experience, such as a replay, per lane."""
+        return 0
+
+    # What all share.
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.num_envs * self.steps_per_env
+
+    @property
+    def block_length(self) -> int:
+        """Steps of each environment between two calls of `learn`."""
+        return self.steps_per_env
+
+    @property
+    def block_unit(self) -> int:
+        """Steps that `steps_per_env` must be a multiple of."""
+        return 1
+
+    def memory_interval(self, env: Described) -> int:
+        """Steps of each environment after which what the policy remembers is kept."""
+        return env.horizon if env.fixed_length and self.steps_per_env % env.horizon == 0 else self.block_length
+
+    def precision(self) -> AbstractContextManager[object]:
+        """While entered, products run as precisely as asked for."""
+        return jax.default_matmul_precision("float32" if self.matmul_precision == "float32" else "tensorfloat32")
+
+    def start(
+        self,
+        env: Described,
+        learner: Tree,
+        key: Array,
+        env_key: Array,
+        constraints: Sequence[Constraint],
+        store: Tree = (),
+    ) -> State:
+        """The state before the first iteration, around what the algorithm itself begins with."""
+        as_array = lambda x: jnp.asarray(x, jnp.float32)
+        constraints = tuple(jax.tree.map(as_array, constraint) for constraint in constraints)
+        share = constraints[0].share
+        state = State(
+            learner,
+            store,
+            device.begin(env, env_key, self.num_envs, self.initial_memory(env)),
+            Window.init(self.window, len(env.costs)),
+            key,
+            iteration=jnp.zeros((), jnp.int32),
+            env_steps=jnp.zeros((), jnp.int32),
+            constraints=constraints,
+            probability=as_array(REPORTED_PROBABILITY if share is None else share),
+            learning_rate=jnp.full((), self.learning_rate, jnp.float32),
+            alive=jnp.ones((), bool),
+        )
+        if hasattr(env, "reset") and self.staggers(env):
+            state = device.stagger(self, env, state, jax.random.fold_in(env_key, 1))  # type: ignore[arg-type]
+        return state
+
+    def iterate(self, env: Environment, state: State) -> tuple[State, Metrics]:
+        """One iteration on the device. A state that would not be finite afterwards stays as it was."""
+        return device.iterate(self, env, state)
+
+    def finish(
+        self, env: Described, before: State, now: State, episodes: Episodes, scalars: Scalars
+    ) -> tuple[State, Metrics]:
+        """The end of an iteration: a lane that turned non-finite is frozen as it was before."""
+        now, further = self.report(env, now)
+        scalars = scalars | further
+        alive = before.alive & all_finite((now.learner, scalars))
+        after = now._replace(iteration=before.iteration + 1)
+        # What is stored is left out: to keep the old one as well would take twice the memory.
+        after = choose(alive, after._replace(store=()), before._replace(store=()))
+        after = after._replace(store=now.store, alive=alive)
+        episodes = episodes._replace(finished=episodes.finished & alive)
+        return after, Metrics(self.summary(env, after) | scalars, episodes)
+
+    def summary(self, env: Described, state: State) -> Scalars:
+        """Return and costs over the most recent episodes; NaN before the first has finished."""
+        constraint, valid = state.constraints[0], state.window.recent(self.window)
+        costs = state.costs_of(env, constraint)
+        return {
+            "iteration": state.iteration,
+            "env_steps": state.env_steps,
+            "episode_return": jnp.mean(state.window.return_, where=valid),
+            "episode_cost": jnp.mean(costs, where=valid),
+            "cost_quantile": empirical_quantile(costs, valid, 1 - state.probability),
+            "outage": jnp.mean(costs > constraint.limit, where=valid),
+            "multiplier": self.multiplier(state.learner),
+            "alive": state.alive,
+        }
+
+
+def raw_key(key: Array) -> Array:
+    """A random key as the words it consists of, which checkpoints can hold."""
+    return jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key

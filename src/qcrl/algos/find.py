@@ -1,0 +1,54 @@
+"""Which algorithms there are: those in this folder are known by name, others are named as module:Class."""
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+
+import qcrl.algos
+from qcrl.algos.algorithm import Algorithm
+from qcrl.errors import UserError, check_name, load, path_of
+
+DEFAULT_PRESET = "fast"
+
+
+@cache
+def algorithms() -> dict[str, type[Algorithm]]:
+    """The algorithms of qcrl, by name."""
+    modules = [import_module(f"qcrl.algos.{module.name}") for module in pkgutil.iter_modules(qcrl.algos.__path__)]
+    return {
+        kind.name: kind
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Algorithm) and kind.name and kind.__module__ == module.__name__
+    }
+
+
+def find(name: str) -> type[Algorithm]:
+    """The algorithm that a name, or module:Class, means."""
+    if ":" not in name:
+        check_name("algorithm", name, algorithms())
+        return algorithms()[name]
+    kind = load(name, "algo")
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
+        raise UserError(f"algo is {name!r}, which is no algorithm; derive it from qcrl.algos.algorithm.Algorithm")
+    return kind
+
+
+def name_of(algorithm: Algorithm) -> str:
+    """What `find` finds it by."""
+    name = type(algorithm).name or path_of(type(algorithm))
+    if not name:
+        raise UserError(
+            f"{type(algorithm).__name__} is in no module that can be imported, so that its run could not be read "
+            "again; put it into a file of its own"
+        )
+    return name
+
+
+def build(name: str, preset: str | None = None) -> Algorithm:
+    """The algorithm with a preset's values. Without one: the usual preset, or where it has none, its own defaults."""
+    kind = find(name)
+    if preset is None and not kind.presets:
+        return kind()
+    check_name("preset", preset or DEFAULT_PRESET, kind.presets)
+    return kind.presets[preset or DEFAULT_PRESET]

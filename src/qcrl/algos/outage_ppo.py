@@ -1,0 +1,147 @@
+"""Outage-PPO: PPO constrained at the outage itself, an ordinary expected cost once the budget is in view.
+
+Let C_t be the cost so far and d the limit. With x = (state, budget left, time left) the problem is Markov, and
+
+    o_t = 1{C_(t+1) > d} - 1{C_t > d}
+
+is 1 on the step that takes the episode over its limit and 0 on all others, so that it sums to 1{C_T > d}. The critic
+P(x_t) = E[o_t + o_(t+1) + ...] is the probability that an outage is still to come, without any discount: what is
+learned is what is constrained.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from qcrl.algos.advantages import Links, gae
+from qcrl.algos.losses import value_loss
+from qcrl.algos.ppo import PPO, CostSignal
+from qcrl.constraints import Outage, Steering
+from qcrl.envs.base import Described
+from qcrl.sampling.learner import Scalars
+from qcrl.sampling.record import State, Trajectory
+
+FIRST_TARGET = 0.5
+"""The outage that is steered to at first, where the target comes down."""
+
+
+def outages(over: Bool[Array, "*batch"], over_after: Bool[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """o_t = 1{C_(t+1) > d} - 1{C_t > d}; costs are not negative, so it is 0 or 1."""
+    return over_after.astype(jnp.float32) - over.astype(jnp.float32)
+
+
+class Targets(NamedTuple):
+    """What the outage critic is trained on."""
+
+    returns: Float[Array, "*batch"]
+    open: Bool[Array, "*batch"]
+    """The limit is not passed yet."""
+
+
+@dataclass(frozen=True)
+class OutagePPO(PPO):
+    """Maximise return subject to Pr(episode cost > limit) <= probability, by a critic of that probability."""
+
+    name = "outage_ppo"
+    label = "Outage-PPO"
+    trains_under = Outage
+    outages_in_window = 10
+
+    outage_scale: float = 10.0
+    """An outage counts so much inside the learner, beside rewards of the order of 1."""
+    outage_loss_weight: float = 1.0
+    """Weight of the outage critic's loss."""
+    target_iterations: float = 0.0
+    """Iterations over which the outage that is steered to comes down from one half to the probability."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("be greater than 0", lambda x: x > 0, "outage_scale")
+        self.require("be at least 0", lambda x: x >= 0, "outage_loss_weight", "target_iterations")
+
+    @property
+    def steers_by(self) -> str:
+        return "outage ratio"
+
+    def steering_window(self, state: State) -> Int[Array, ""]:
+        """As many as hold ten allowed outages, so that the multiplier does not follow chance alone."""
+        needed = jnp.ceil(self.outages_in_window / state.probability - 1e-3).astype(jnp.int32)
+        return jnp.maximum(self.driver_window, needed)
+
+    def steering(self, env: Described, state: State) -> Steering:
+        """The outage as a multiple of its target of now, so that the same gains serve every probability."""
+        ratio, target = super().steering(env, state)
+        if self.target_iterations > 0:
+            early = jnp.maximum(0.0, 1 - state.iteration / self.target_iterations)
+            ratio = ratio / jnp.maximum(1.0, FIRST_TARGET / state.probability) ** early
+        return Steering(ratio, target)
+
+    @property
+    def cost_outputs(self) -> int:
+        return 1
+
+    def read_cost_head(self, outputs: Float[Array, "*batch 1"]) -> Float[Array, "*batch"]:
+        return outputs[..., 0]
+
+    def unscale(self, estimate: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        return jnp.clip(estimate / self.outage_scale, 0.0, 1.0)
+
+    def cost_signal(
+        self,
+        env: Described,
+        state: State,
+        trajectory: Trajectory,
+        now: Float[Array, "time env"],
+        later: Float[Array, "time env"],
+        links: Links,
+    ) -> CostSignal:
+        kind, limit = env.costs.index(state.constraints[0].cost), state.constraints[0].limit
+        spent, cost = trajectory.inputs.spent[..., kind], trajectory.cost[..., kind]
+        over, over_after = spent > limit, spent + cost > limit
+        # Nothing is to come once it has happened, nor after an episode's end, whatever `time_limit` says for rewards.
+        now, later = jnp.where(over, 0.0, now), jnp.where(over_after, 0.0, later)
+        links = Links(trajectory.ended, links.continues)
+        outage = self.outage_scale * outages(over, over_after)
+        advantage = gae(outage, now, later, links, 1.0, self.cost_gae_lambda)
+        returns = now + gae(outage, now, later, links, 1.0, self.target_lambda)
+        return CostSignal(advantage, Targets(returns, ~over), {"outage_estimate": jnp.mean(now) / self.outage_scale})
+
+    def cost_loss(self, estimate: Float[Array, "*batch"], targets: Targets) -> tuple[Float[Array, ""], Scalars]:
+        """Where the limit is passed there is nothing to learn."""
+        loss = value_loss(jnp.where(targets.open, estimate, 0.0), jnp.where(targets.open, targets.returns, 0.0))
+        return self.outage_loss_weight * loss, {"outage_loss": loss}
+
+
+# As tuned for QCPO, where what the critic learns is another matter; the multiplier moves by shares of the probability.
+tuned = OutagePPO(
+    max_gradient_norm=1e4,
+    warmup_iterations=1,
+    gae_lambda=0.97,
+    cost_gae_lambda=0.97,
+    target_lambda=0.97,
+    divide_by_multiplier=True,
+    cost_input="observation",
+    budget_input=True,
+    normalise_observations=True,
+    tanh_mean=True,
+    lstm_size=0,
+    minibatches=4,
+    learning_rate=6e-4,
+    learning_rate_halving=120.0,
+    clip=0.2,
+    target_kl=0.02,
+    initial_log_std=-0.7,
+    relative_gains=True,
+    initial_multiplier=1.0,
+    integral_gain=0.025,
+    integral_power=0.5,
+    target_margin=0.05,
+    proportional_gain=0.3,
+    gain_smoothing=0.8,
+    error_clip=1.0,
+)
+scale = replace(tuned, num_envs=144, steps_per_env=1000, epochs=6, minibatches=16)
+fast = replace(tuned, num_envs=48, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
+OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale}

@@ -1,0 +1,65 @@
+"""qcrl certify: a promise about a policy's outage with an exact bound, or the check of one that was made."""
+
+import argparse
+
+from qcrl.cli.evaluate import add_options
+from qcrl.cli.main import Handler, Parser
+from qcrl.errors import UserError
+from qcrl.kinds import Settings
+
+
+def command(parser: Parser, arguments: list[str]) -> Handler:
+    parser.add_argument("run", metavar="RUN", nargs="?", help="run folder (default with --verify: where FILE is)")
+    parser.add_argument(
+        "--confidence", type=float, default=0.95, metavar="C", help="of all certificates together (default: 0.95)"
+    )
+    parser.add_argument("--promise", type=float, metavar="P", help="outage to certify (default: the one trained for)")
+    parser.add_argument(
+        "--expected", type=float, metavar="P", help="outage to plan the episodes for (default: half the promise)"
+    )
+    parser.add_argument(
+        "--power", type=float, default=0.8, metavar="C", help="chance to certify the expected outage (default: 0.8)"
+    )
+    parser.add_argument(
+        "--episodes", type=int, metavar="N", help="how many (default: what --expected and --power ask for)"
+    )
+    parser.add_argument(
+        "--every-seed", action="store_true", help="certify each seed instead of choosing one (default: off)"
+    )
+    parser.add_argument(
+        "--selection-episodes", type=int, default=200, metavar="N", help="per seed, to choose one (default: 200)"
+    )
+    add_options(parser)
+    parser.add_argument(
+        "--episode-seed", type=int, metavar="SEED", help="which episodes to run (default: follows from the policy)"
+    )
+    parser.add_argument(
+        "--verify", metavar="FILE", help="run this certificate's episodes again and compare (default: off)"
+    )
+    return run
+
+
+def run(args: argparse.Namespace) -> int:
+    options = vars(args)
+    file = options.pop("verify")
+    if file is not None:
+        return verify(file, options)
+    if args.run is None:
+        raise UserError("which run? give its folder, as in: qcrl certify RUN")
+    from qcrl.evaluation.certify import certify_all  # not above: --help need not wait for JAX
+
+    for certificate in certify_all(**options):
+        print(certificate)
+        print(f"Written: {args.run}/certificate-{certificate.lane}.json")
+        if certificate.verdict == "undecided":
+            print("These episodes cannot tell. Train below the probability that you promise; see docs/evaluation.md.")
+    return 0
+
+
+def verify(file: str, options: Settings) -> int:
+    from qcrl.evaluation.certify import verify
+
+    certificate, differences = verify(file, options["run"], processes=options["processes"])
+    print(certificate)
+    print(f"Not verified: {'; '.join(differences)}." if differences else "Verified: the same policy, the same outages.")
+    return 1 if differences else 0

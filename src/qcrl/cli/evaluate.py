@@ -1,0 +1,77 @@
+"""qcrl evaluate: returns and costs of a run's policies over a fixed number of episodes, as a table and as files."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from qcrl.cli.envs import print_table
+from qcrl.cli.main import Handler, Parser
+
+if TYPE_CHECKING:
+    from qcrl.evaluation.summary import Summary
+
+
+def command(parser: Parser, arguments: list[str]) -> Handler:
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("--episodes", type=int, default=1000, metavar="N", help="episodes per lane (default: 1000)")
+    add_options(parser)
+    parser.add_argument(
+        "--episode-seed", type=int, default=0, metavar="SEED", help="which episodes to run (default: 0)"
+    )
+    return run
+
+
+def add_options(parser: Parser) -> None:
+    """What every command has that runs policies."""
+    parser.add_argument("--engine", choices=("jax", "mujoco"), default="jax", help="simulator (default: jax)")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="act by the mean instead of drawing actions (default: off)"
+    )
+    parser.add_argument("--seed", type=int, metavar="SEED", help="only this training seed (default: all)")
+    parser.add_argument(
+        "--probability", type=float, metavar="P", help="only policies trained for this outage (default: all)"
+    )
+    parser.add_argument("--limit", type=float, metavar="D", help="only policies trained for this limit (default: all)")
+    parser.add_argument("--processes", type=int, metavar="N", help="processes that run MuJoCo (default: one per core)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from qcrl.evaluation.evaluate import evaluate  # not above: --help need not wait for JAX
+
+    result = evaluate(**vars(args))
+    table = Table("seed", "p", "limit", "outage", "95% interval", "return", "cost", "quantile", "CVaR", box=None)
+    table.add_column("Weibull")
+    table.add_column("Gaussian")
+    for row in result.per_lane:
+        table.add_row(*_cells(row, str(row.seed)))
+    for row in result.pooled if len(result.per_lane) > len(result.pooled) else ():
+        table.add_row(*_cells(row, f"all {row.seeds}"))
+    print_table(table)
+    actions = "the mean action" if result.deterministic else "drawn actions"
+    print(
+        f"{result.episodes:,} episodes each of {result.environment['id']} on {result.engine}, {actions}. "
+        "Quantile at level 1 - p, CVaR of the worst share p; the last two columns are the outages of the fitted tails."
+    )
+    name = f"evaluation-{result.engine}{'-deterministic' if result.deterministic else ''}"
+    print(f"Written: {args.run}/{name}.json and .csv")
+    return 0
+
+
+def _cells(row: "Summary", seeds: str) -> list[str]:
+    low, high = (
+        "none" if bound is None else f"{bound:.1f}" for bound in (row.cost_quantile_low, row.cost_quantile_high)
+    )
+    return [
+        seeds,
+        f"{row.probability:g}",
+        f"{row.limit:g}",
+        f"{row.outage:.4f}",
+        f"{row.outage_low:.4f} to {row.outage_high:.4f}",
+        f"{row.mean_return:.2f} ± {row.std_return:.2f}",
+        f"{row.mean_cost:.2f}",
+        f"{row.cost_quantile:.1f} ({low} to {high})",
+        f"{row.cvar:.1f}",
+        f"{row.weibull['outage']:.4f}" if row.weibull else "no fit",
+        f"{row.gaussian['outage']:.4f}",
+    ]

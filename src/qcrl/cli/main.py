@@ -1,0 +1,100 @@
+"""The command line, a thin layer over the public names. A command is a file in cli/ and a line in COMMANDS."""
+
+import argparse
+import difflib
+import os
+import re
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import NoReturn
+
+from qcrl.errors import UserError
+from qcrl.version import __version__
+
+COMMANDS = {
+    "train": "train policies under an outage constraint",
+    "evaluate": "measure outage, costs and return of trained policies",
+    "certify": "certify the outage of a trained policy, or verify a certificate",
+    "plot": "draw learning curves, the multiplier, or the distribution of costs",
+    "render": "film an episode of a trained policy",
+    "report": "make one page of curves, costs, certificates and replays",
+    "sweep": "train and evaluate a grid of algorithms, environments and constraints",
+    "reproduce": "repeat a figure of the paper, and judge its claims",
+    "check-env": "check an environment of your own, and its costs",
+    "envs": "list the environments",
+    "algos": "list the algorithms",
+    "bench": "measure speed and agreement of the engines",
+}
+"""Name and meaning; the file of the same name beside this one has `command(parser, arguments) -> Handler`."""
+
+Handler = Callable[[argparse.Namespace], int]
+"""Runs a command with its parsed options, and returns the exit code."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Mistakes are one sentence, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        other, _, typed = message.partition("unrecognized arguments: ")
+        near = difflib.get_close_matches(re.split("[ =]", typed)[0], [] if other else self._option_string_actions, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"{message}; {hint}see {self.prog} --help")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command. The exit code is 0 on success, 2 on a user's mistake, 1 where a training broke down."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # `python script.py` sees the modules beside it, and so shall `module:function`
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA comments on its cache; its errors are exceptions anyway
+    try:
+        code = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        print(f"qcrl: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt as interrupt:
+        print(f"qcrl: {str(interrupt) or 'stopped before anything was saved'}", file=sys.stderr)
+        return getattr(interrupt, "exit_code", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains once more at its exit
+        return 0
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        print(f"qcrl: cannot read or write{where}: {error.strerror or error}", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else "--help"
+    if name.startswith("-"):
+        _general_options().parse_args(arguments or [name])
+    if name not in COMMANDS:
+        raise UserError(f"there is no command {name!r}; the commands are {', '.join(COMMANDS)}")
+    parser = Parser(prog=f"qcrl {name}", description=_sentence(COMMANDS[name]), allow_abbrev=False)
+    handler: Handler = import_module(f"qcrl.cli.{name.replace('-', '_')}").command(parser, arguments[1:])
+    return handler(parser.parse_args(arguments[1:]))
+
+
+def _general_options() -> Parser:
+    parser = Parser(
+        prog="qcrl",
+        description="Reinforcement learning under an outage constraint: Pr(episode cost > limit) <= probability.",
+        epilog="commands:\n" + "\n".join(f"  {name:<12}{text}" for name, text in COMMANDS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"qcrl {__version__}")
+    parser.add_argument(
+        "command", nargs="?", help="one of the commands below; qcrl COMMAND --help explains its options"
+    )
+    return parser
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

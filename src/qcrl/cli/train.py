@@ -1,0 +1,194 @@
+"""qcrl train: options, what they mean and default to, and the verdict at the end."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from qcrl.algos import hyperparameters
+from qcrl.algos.find import DEFAULT_PRESET, algorithms, find
+from qcrl.cli.main import COMMANDS, Handler, Parser
+from qcrl.constraints import Outage
+from qcrl.envs import ENVIRONMENT_IDS
+from qcrl.envs.find import find as find_environment
+from qcrl.errors import UserError
+from qcrl.kinds import Settings
+from qcrl.runs.folder import check_format, read_config
+from qcrl.training import loop
+
+DEFAULTS: Settings = {
+    "algo": "qcpo",
+    "env": "TwoPathEnv-v0",
+    "limit": [15.0],
+    "outage": [0.1],
+    "steps": 1_000_000,
+    "seeds": 1,
+    "first_seed": 0,
+    "preset": DEFAULT_PRESET,
+    "out": "a new, timestamped one under runs/",
+    "resume": "off",
+    "cost": "found, in a step of six values or in info",
+    "workers": 0,
+    "step_timeout": 60.0,
+    "checkpoint_interval": 60,
+    "wandb": "off",
+    "deterministic": "off",
+}
+"""What applies where an option is left out; while a run is resumed, its own settings apply instead."""
+
+NEXT = ("certify", "plot", "report")
+"""Commands that make something of a trained run."""
+
+
+def command(parser: Parser, arguments: list[str]) -> Handler:
+    algo = _algorithm_among(arguments)
+    preset = _peek(arguments, "--preset", DEFAULTS["preset"])
+    parser.usage = "qcrl train [ALGO] [ENV] [options]"
+
+    def option(name: str, meaning: str, **details: Any) -> None:
+        parser.add_argument(name, help=f"{meaning} (default: {_shown(name)})", **details)
+
+    option("algo", f"{', '.join(algorithms())}, or module:Class of your own", nargs="?")
+    option("env", f"{', '.join(ENVIRONMENT_IDS)}, an id of Gymnasium, or module:function that makes one", nargs="?")
+    several = {"nargs": "+", "type": float}
+    option("--limit", "allowed episode cost; several are trained side by side", metavar="D", **several)
+    option("--outage", "share of episodes that may cost more; several are trained side by side", metavar="P", **several)
+    option("--steps", "environment steps per seed and setting", type=float, metavar="N")
+    option("--seeds", "number of seeds, trained side by side", type=int, metavar="N")
+    option("--first-seed", "the first of them", type=int, metavar="SEED")
+    option("--preset", f"values of the hyper-parameters: {', '.join(find(algo).presets)}", metavar="NAME")
+    option("--out", "run folder", metavar="DIR")
+    option("--resume", "continue the run in --out; options left out are those of the run", action="store_true")
+    option("--cost", "where the cost of an environment in Python is: a key of info, or module:function", metavar="COST")
+    option("--workers", "processes that step environments in Python; 0 is this one", type=int, metavar="N")
+    option("--step-timeout", "seconds to wait for a worker before giving up", type=float, metavar="S")
+    option("--checkpoint-interval", "seconds between checkpoints", type=float, metavar="S")
+    option("--wandb", "log to this project of Weights & Biases as well", nargs="?", const="qcrl", metavar="PROJECT")
+    option("--deterministic", "make a GPU compute bit for bit alike, if more slowly", action="store_true")
+    _add_hyperparameters(parser, algo, preset)
+    return run
+
+
+def _algorithm_among(arguments: list[str]) -> str:
+    """The algorithm whose hyper-parameters are options: the one named, that of the run to resume, or the default."""
+    out = Path(_peek(arguments, "--out", ""))
+    if "--resume" in arguments and (out / "config.json").exists():
+        return str(read_config(out)["algorithm"]["name"])
+    words = [word for word in arguments if not word.startswith("-")]
+    return next((word for word in words if word in algorithms() or _is_class(word)), DEFAULTS["algo"])
+
+
+def _is_class(word: str) -> bool:
+    """module:Class of an algorithm, not module:function of an environment."""
+    if ":" not in word:
+        return False
+    try:
+        find(word)
+    except UserError:
+        return False
+    return True
+
+
+def _add_hyperparameters(parser: Parser, algo: str, preset: str) -> None:
+    kind = find(algo)
+    settings = kind.presets.get(preset) or kind.presets.get(DEFAULT_PRESET) or kind()
+    hints, texts = get_type_hints(kind), hyperparameters.documentation(kind)
+    for heading, fields in hyperparameters.grouped(kind).items():
+        group = parser.add_argument_group(f"{heading} (hyper-parameters of {algo}, defaults: preset {preset})")
+        for field in fields:
+            value = getattr(settings, field)
+            is_list = isinstance(value, tuple)
+            shown = " ".join(map(str, value)) if is_list else value
+            meaning = f"{texts[field]} [{hyperparameters.describe(hints[field])}] (default: {shown})"
+            group.add_argument(
+                f"--{field.replace('_', '-')}",
+                dest=f"field_{field}",
+                nargs="+" if is_list else None,
+                metavar="X",
+                help=meaning.replace("%", "%%"),
+            )
+
+
+def _shown(option: str) -> str:
+    value = DEFAULTS[option.removeprefix("--").replace("-", "_")]
+    return " ".join(f"{part:g}" for part in value) if isinstance(value, list) else str(value)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.deterministic:
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true".strip()
+    if args.resume and args.out is None:
+        raise UserError("--resume needs to know which run; give its folder with --out")
+    if args.resume and args.algo is None and not (Path(args.out) / "config.json").exists():
+        raise UserError(f"there is no run in {args.out}; give the folder of the run to continue")
+    if args.env is None and _is_environment(args.algo or ""):
+        args.algo, args.env = None, args.algo
+    given = _with_defaults(args)
+    find(given["algo"])
+    env = find_environment(given["env"], given["cost"])
+    run = loop.train(
+        given["algorithm"] or given["algo"],
+        env,
+        [Outage(limit, probability) for probability in given["outage"] for limit in given["limit"]],
+        steps=given["steps"],
+        seeds=given["seeds"],
+        preset=given["preset"] if find(given["algo"]).presets else None,
+        out=args.out,
+        first_seed=given["first_seed"],
+        resume=args.resume,
+        checkpoint_interval=given["checkpoint_interval"],
+        wandb=args.wandb,
+        workers=given["workers"],
+        step_timeout=given["step_timeout"],
+        **{
+            name.removeprefix("field_"): hyperparameters.parse(",".join(typed) if isinstance(typed, list) else typed)
+            for name, typed in vars(args).items()
+            if name.startswith("field_") and typed is not None
+        },
+    )
+    from qcrl.evaluation.verdict import verdict  # not above: --help need not wait for scipy
+
+    print(verdict(run, env))
+    print(f"Run folder: {run.path}")
+    following = [f"qcrl {name} {run.path}" for name in NEXT if name in COMMANDS]
+    print("Next: " + ", ".join([*following, f"tensorboard --logdir {run.path}"]))
+    return 1 if run.frozen else 0
+
+
+def _with_defaults(args: argparse.Namespace) -> Settings:
+    """What was not given is as in the run that is resumed, or the default."""
+    defaults: Settings = {**DEFAULTS, "algorithm": None, "cost": None}
+    if args.resume and (Path(args.out) / "config.json").exists():
+        stored = read_config(Path(args.out))
+        check_format(Path(args.out), stored)
+        defaults |= {
+            "algo": stored["algorithm"]["name"],
+            "env": stored["environment"]["id"],
+            "limit": stored["limits"],
+            "outage": stored["probabilities"],
+            "steps": stored["steps"],
+            "seeds": stored["seeds"] if args.first_seed is None else len(stored["seeds"]),
+            "first_seed": stored["seeds"][0],
+            "preset": stored["preset"],
+            "cost": stored["environment"].get("cost"),
+        }
+        if args.algo in (None, defaults["algo"]) and args.preset in (None, defaults["preset"]):
+            defaults["algorithm"] = hyperparameters.from_json(stored["algorithm"])
+    return {
+        name: default if getattr(args, name, None) is None else getattr(args, name)
+        for name, default in defaults.items()
+    }
+
+
+def _is_environment(word: str) -> bool:
+    """An id, which ends in its version, or module:function."""
+    return word in ENVIRONMENT_IDS or "-v" in word or (":" in word and not _is_class(word))
+
+
+def _peek(arguments: list[str], option: str, default: str) -> str:
+    for word, following in zip(arguments, [*arguments[1:], default]):
+        if word == option:
+            return following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return default

@@ -1,0 +1,85 @@
+"""Where the cost of a host environment's step comes from. A missing cost is an error, never zero."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from qcrl.errors import UserError, load
+from qcrl.kinds import Tree
+
+Info = dict[str, Any]
+"""What an environment reports with a step or a reset, by name."""
+CostFunction = Callable[[Tree, Tree, Tree, Info], float]
+"""cost_fn(obs, action, next_obs, info), with what the environment itself takes and gives."""
+SIX_TUPLE = "6-tuple"
+HOW_TO = (
+    "give cost=KEY for info[KEY], or cost=cost_fn(obs, action, next_obs, info); "
+    "on the command line --cost KEY or module:function"
+)
+
+
+@dataclass(frozen=True)
+class CostSource:
+    """The third value of a step of six, an entry of info, or a function."""
+
+    key: str | None = None
+    function: CostFunction | None = None
+    function_name: str = ""
+
+    def __str__(self) -> str:
+        if self.function is not None:
+            return self.function_name
+        return SIX_TUPLE if self.key is None else f'info["{self.key}"]'
+
+    def raw(self, obs: Tree, action: Tree, next_obs: Tree, info: Info, third: float | None) -> float | None:
+        """What the environment says; None where it says nothing. `third` is the third value of a step that has six."""
+        if self.function is not None:
+            return self.function(obs, action, next_obs, info)
+        return third if self.key is None else info.get(self.key)
+
+    def read(self, obs: Tree, action: Tree, next_obs: Tree, info: Info, third: float | None, where: str) -> float:
+        """The cost of one step, checked."""
+        cost = self.raw(obs, action, next_obs, info, third)
+        if cost is None:
+            raise UserError(f"{where} has no cost ({self} is missing); report it at every step, or {HOW_TO}")
+        return check(cost, where)
+
+
+def check(cost: float, where: str) -> float:
+    """The cost as a number, finite and not negative."""
+    try:
+        value = float(cost)
+    except (TypeError, ValueError):
+        raise UserError(f"{where} has the cost {cost!r}, which is not a number; report one number a step") from None
+    if not 0.0 <= value < float("inf"):
+        raise UserError(f"{where} has the cost {value}, but costs must be finite and not negative; mend its cost")
+    return value
+
+
+def parse(cost: str | CostFunction | CostSource | None) -> CostSource | None:
+    """What the user gave: nothing, a key of info, module:function, or a function."""
+    if cost is None or isinstance(cost, CostSource):
+        return cost
+    if callable(cost):
+        name = getattr(cost, "__qualname__", type(cost).__qualname__)
+        return CostSource(function=cost, function_name=f"{getattr(cost, '__module__', '')}:{name}")
+    if not isinstance(cost, str) or not cost:
+        raise UserError(f"cost is {cost!r}, but must name where the cost is; {HOW_TO}")
+    if cost == SIX_TUPLE:
+        return CostSource()
+    if quoted := re.fullmatch(r'info\["(.*)"\]', cost):
+        return CostSource(quoted[1])
+    return CostSource(function=load(cost, "cost"), function_name=cost) if ":" in cost else CostSource(cost)
+
+
+def find(info: Info, values: int, env_id: str) -> CostSource:
+    """The cost of an environment whose step returned so many values and this info."""
+    if values == 6:
+        return CostSource()
+    if "cost" in info:
+        return CostSource("cost")
+    keys = ", ".join(map(str, info)) or "empty"
+    raise UserError(
+        f"{env_id} reports no cost: its step returns {values} values and info has no 'cost' (it has: {keys}); {HOW_TO}"
+    )

@@ -1,0 +1,105 @@
+"""Between a host environment's spaces and the learner's arrays: observations are flattened, actions are mapped."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from qcrl.errors import UserError
+from qcrl.kinds import GymSpace, Json, Settings, Tree
+
+
+@dataclass(frozen=True)
+class Actions:
+    """How a policy's action becomes the environment's: the choice of a one-hot vector, or numbers in [-1, 1] mapped."""
+
+    discrete: bool
+    shape: tuple[int, ...] = ()
+    dtype: str = "int64"
+    start: int = 0
+    """The first of discrete choices."""
+    low: tuple[float | None, ...] = ()
+    high: tuple[float | None, ...] = ()
+    """Bounds of each number; None where there is none."""
+
+    def to_env(self, actions: Float[np.ndarray, "*batch action"]) -> np.ndarray:
+        """Of discrete actions the chosen number.
+
+        A number with two bounds is clipped to [-1, 1], which becomes [low, high]; else it is clipped to what there is.
+        """
+        if self.discrete:
+            return self.start + np.argmax(actions, axis=-1)
+        low, high = _limits(self.low, -np.inf), _limits(self.high, np.inf)
+        both = np.isfinite(low) & np.isfinite(high)
+        bottom, span = np.where(both, low, 0.0), np.where(both, high, 0.0) - np.where(both, low, 0.0)
+        mapped = np.where(both, bottom + (np.clip(actions, -1.0, 1.0) + 1.0) / 2.0 * span, actions)
+        return np.clip(mapped, low, high).astype(self.dtype).reshape(*actions.shape[:-1], *self.shape)
+
+    def as_dict(self) -> Json:
+        """As JSON would give it back."""
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, description: Json) -> "Actions":
+        fields: Settings = {name: tuple(x) if isinstance(x, list) else x for name, x in description.items()}
+        return cls(**fields)
+
+    def __str__(self) -> str:
+        if self.discrete:
+            return "discrete actions, drawn from a categorical distribution"
+        if None in (*self.low, *self.high):
+            return "actions as the policy draws them, clipped where the environment has a bound"
+        return "actions clipped to [-1, 1] and mapped to the environment's bounds"
+
+
+def describe_actions(space: GymSpace, env_id: str) -> tuple[Actions, int]:
+    """The mapping for an action space, and the size of the policy's actions."""
+    from gymnasium.spaces import Box, Discrete
+
+    if isinstance(space, Discrete):
+        return Actions(True, start=int(space.start)), int(space.n)
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and space.low.size:
+        low, high = _bounds(space.low), _bounds(space.high)
+        return Actions(False, tuple(space.shape), str(space.dtype), 0, low, high), space.low.size
+    raise UserError(
+        f"the action space of {env_id} is {space}, but only Box (of floating-point numbers) and Discrete can be "
+        "trained; wrap the environment with gymnasium.wrappers.TransformAction"
+    )
+
+
+def check_observations(space: GymSpace, env_id: str) -> int:
+    """The size of flattened observations."""
+    from gymnasium.spaces import flatdim
+
+    if not _is_flat(space):
+        raise UserError(
+            f"the observation space of {env_id} is {space}, but only Box, Discrete, and Dict or Tuple of them can be "
+            "trained; wrap the environment with gymnasium.wrappers.TransformObservation"
+        )
+    return flatdim(space)
+
+
+def _is_flat(space: GymSpace) -> bool:
+    from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+    if isinstance(space, Dict | Tuple):
+        return all(map(_is_flat, space.values() if isinstance(space, Dict) else space))
+    return isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete)
+
+
+def flatten(space: GymSpace, obs: Tree) -> Float[np.ndarray, " obs"]:
+    """One observation as the policy sees it: numbers in a row, discrete values one-hot, dictionaries in key order."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Box):
+        return np.asarray(obs, np.float32).ravel()
+    return np.asarray(spaces.flatten(space, obs), np.float32)
+
+
+def _bounds(values: np.ndarray) -> tuple[float | None, ...]:
+    return tuple(float(x) if np.isfinite(x) else None for x in values.ravel())
+
+
+def _limits(bounds: Sequence[float | None], unbounded: float) -> np.ndarray:
+    return np.array([unbounded if bound is None else bound for bound in bounds])

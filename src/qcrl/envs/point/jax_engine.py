@@ -1,0 +1,261 @@
+"""The JAX engine: any task of `tasks.py` as pure functions, after Safety Gym's step order."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from qcrl.envs.base import ONE_COST, Step
+from qcrl.envs.point import gremlins, robot
+from qcrl.envs.point import physics as point
+from qcrl.envs.point.layout import Layout
+from qcrl.envs.point.lidar import lidar
+from qcrl.envs.point.pictures import Scene
+from qcrl.envs.point.placement import QUEUE, Successors, sample_layout
+from qcrl.envs.point.tasks import Task
+
+
+class Parameters(NamedTuple):
+    """The numbers of a task that may differ from one environment of a batch to the next."""
+
+    hazard_size: Float[Array, ""]
+    goal_size: Float[Array, ""]
+    goal_reward: Float[Array, ""]
+    gremlin_travel: Float[Array, ""]
+    lidar_reach: Float[Array, ""]
+
+
+class State(NamedTuple):
+    """Everything that a step needs. `layout.goal` and `layout.goal_button` are the current ones."""
+
+    pose: Float[Array, "3"]
+    velocity: Float[Array, "3"]
+    layout: Layout
+    successors: Successors
+    cursor: Int[Array, ""]
+    timer: Int[Array, ""]
+    time: Int[Array, ""]
+    charged: dict[str, Bool[Array, ""]]
+    """Which kinds of object the last step's cost came from."""
+    parameters: Parameters
+
+
+@dataclass(frozen=True)
+class PointEnv:
+    """One task on the JAX engine."""
+
+    task: Task
+    fixed_length = True
+    discrete = False
+    timed = True
+    costs = ONE_COST
+    action_size = 2
+
+    @property
+    def id(self) -> str:
+        return self.task.id
+
+    @property
+    def description(self) -> str:
+        return self.task.description
+
+    @property
+    def observation_size(self) -> int:
+        return self.task.observation_size
+
+    @property
+    def horizon(self) -> int:
+        return self.task.horizon
+
+    @property
+    def parameters(self) -> Parameters:
+        return Parameters(*(jnp.asarray(getattr(self.task, name), float) for name in Parameters._fields))
+
+    def reset(self, key: Array, parameters: Parameters | None = None) -> tuple[State, Float[Array, " obs"]]:
+        """A fresh episode; `parameters` override the task's own."""
+        return self.start(*sample_layout(self.task, key), parameters)
+
+    def start(
+        self, layout: Layout, successors: Successors, parameters: Parameters | None = None
+    ) -> tuple[State, Float[Array, " obs"]]:
+        """An episode that begins at rest in this layout."""
+        zero = jnp.zeros((), jnp.int32)
+        state = State(
+            pose=jnp.append(layout.robot, layout.heading),
+            velocity=jnp.zeros_like(layout.robot, shape=3),
+            layout=layout,
+            successors=successors,
+            cursor=zero,
+            timer=zero,
+            time=zero,
+            charged={kind: jnp.zeros((), bool) for kind in self.task.cost_kinds},
+            parameters=self.parameters if parameters is None else parameters,
+        )
+        still = point.Generalized(*state.velocity)
+        return state, self._observe(state, still)
+
+    def step(self, state: State, action: Float[Array, " action"]) -> tuple[State, Step]:
+        """Clip, simulate, reward, cost, timer, goal check, observe."""
+        task, layout = self.task, state.layout
+        body, acceleration = self._simulate(state, jnp.clip(action, -1, 1))
+        state = state._replace(
+            pose=jnp.stack([body.x, body.y, body.heading]),
+            velocity=jnp.stack([body.vx, body.vy, body.spin]),
+            time=state.time + 1,
+        )
+        position = state.pose[:2]
+        pressed = self._pressed(body, layout)
+        reward = self._goal_distance(layout, layout.robot) - self._goal_distance(layout, position)
+        charged = self._charged(state, pressed)
+        cost = jnp.any(jnp.stack(list(charged.values())))
+        timer = jnp.maximum(state.timer - 1, 0)
+
+        if task.goal == "goal":
+            success = self._goal_distance(layout, position) <= state.parameters.goal_size
+        else:
+            success = pressed[layout.goal_button]
+        following, cursor = self._next_goal(state)
+        state = state._replace(
+            layout=layout._replace(
+                robot=position,
+                goal=jnp.where(success, following.goal, layout.goal),
+                goal_button=jnp.where(success, following.goal_button, layout.goal_button),
+            ),
+            cursor=jnp.where(success, cursor, state.cursor),
+            timer=jnp.where(success, task.button_delay, timer),
+            charged=charged,
+        )
+        return state, Step(
+            obs=self._observe(state, acceleration),
+            reward=reward + jnp.where(success, state.parameters.goal_reward, 0),
+            cost=cost.astype(reward.dtype),
+            terminated=jnp.zeros((), bool),
+            truncated=state.time >= task.horizon,
+        )
+
+    def sources(self, state: State) -> dict[str, Float[Array, ""]]:
+        """The last step's cost by kind of object, each 0 or 1."""
+        return {kind: charged.astype(state.pose.dtype) for kind, charged in state.charged.items()}
+
+    def scene(self, state: State) -> Scene:
+        """The present moment, for the renderer."""
+        gremlin_places = gremlins.positions(state.layout, state.parameters.gremlin_travel, self._seconds(state))
+        state, places = jax.device_get((state, gremlin_places))
+        layout = state.layout
+        return Scene(
+            task=self.task,
+            robot=np.asarray(state.pose[:2]),
+            heading=float(state.pose[2]),
+            goal=layout.goal if self.task.goal == "goal" else None,
+            hazards=layout.hazards,
+            buttons=layout.buttons,
+            goal_button=int(layout.goal_button),
+            buttons_live=int(state.timer) == 0,
+            gremlins=places,
+            gremlin_yaw=layout.gremlin_yaw,
+            cost=any(state.charged.values()),
+        )
+
+    def _simulate(self, state: State, action: Float[Array, "2"]) -> tuple[point.Body, point.Generalized]:
+        """Ten substeps, and the acceleration that the sensors then report: explicit, for the state reached."""
+        layout = state.layout
+        drive, turn = action
+
+        start = state.time.astype(state.pose.dtype) * robot.STEP_SECONDS
+        body = point.Body(*state.pose, *state.velocity)
+        # Buttons stand at least .4 apart: the nearest one cannot change within a step of contact.
+        near = self._nearest_buttons(body, layout) if self.task.buttons else None
+
+        def net_force(body: point.Body, time: Float[Array, ""]) -> point.Generalized:
+            extra = None
+            if self.task.gremlins:
+                extra = gremlins.resistance(self.task, body, layout, state.parameters.gremlin_travel, time)
+            force = point.smooth_force(body, drive, turn, extra)
+            if near is not None:
+                (sphere_x, sphere_y), (arrow_x, arrow_y) = near
+                contacts = [
+                    point.touch_sphere(body, sphere_x, sphere_y, self.task.button_size),
+                    point.touch_arrow(body, arrow_x, arrow_y, self.task.button_size),
+                ]
+                push = point.contact_force(body, force, contacts)
+                force = point.Generalized(*(a + b for a, b in zip(force, push)))
+            return force
+
+        def substep(number: Int[Array, ""], body: point.Body) -> point.Body:
+            return point.integrate(body, net_force(body, start + number * robot.TIMESTEP))
+
+        # On an accelerator each turn of a loop is a launch; contacts, and a CPU, gain nothing and compile for longer.
+        unroll = 1 if jax.default_backend() == "cpu" or self.task.buttons else 5
+        body = jax.lax.fori_loop(0, robot.SUBSTEPS, substep, body, unroll=unroll)
+        return body, point.solve_mass(body, net_force(body, start + robot.STEP_SECONDS))
+
+    def _nearest_buttons(self, body: point.Body, layout: Layout) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
+        """The button nearest to the sphere, and the one nearest to the arrow."""
+        ahead_x = body.x + robot.ARROW_OFFSET * jnp.cos(body.heading)
+        ahead_y = body.y + robot.ARROW_OFFSET * jnp.sin(body.heading)
+        return _nearest(layout.buttons, body.x, body.y), _nearest(layout.buttons, ahead_x, ahead_y)
+
+    def _pressed(self, body: point.Body, layout: Layout) -> Bool[Array, " buttons"]:
+        """Which buttons any part of the robot touches."""
+        x, y = layout.buttons[:, 0], layout.buttons[:, 1]
+        sphere = point.touch_sphere(body, x, y, self.task.button_size).distance < 0
+        return sphere | (point.touch_arrow(body, x, y, self.task.button_size).distance < 0)
+
+    def _goal_position(self, layout: Layout) -> Float[Array, "2"]:
+        return layout.goal if self.task.goal == "goal" else layout.buttons[layout.goal_button]
+
+    def _goal_distance(self, layout: Layout, position: Float[Array, "2"]) -> Float[Array, ""]:
+        return jnp.linalg.norm(self._goal_position(layout) - position)
+
+    def _charged(self, state: State, pressed: Bool[Array, " buttons"]) -> dict[str, Bool[Array, ""]]:
+        """In a hazard, on a wrong button while buttons are live, against a gremlin."""
+        task, layout = self.task, state.layout
+        sources = {}
+        if task.hazards:
+            apart = jnp.linalg.norm(layout.hazards - state.pose[:2], axis=1)
+            sources["hazards"] = jnp.any(apart < state.parameters.hazard_size)
+        if task.buttons:
+            wrong = pressed & (jnp.arange(task.buttons) != layout.goal_button)
+            sources["buttons"] = jnp.any(wrong) & (state.timer == 0)
+        if task.gremlins:
+            body = point.Body(*state.pose, *state.velocity)
+            travel, seconds = state.parameters.gremlin_travel, self._seconds(state)
+            sources["gremlins"] = jnp.any(gremlins.touching(task, body, layout, travel, seconds))
+        return sources
+
+    def _seconds(self, state: State) -> Float[Array, ""]:
+        return state.time.astype(state.pose.dtype) * robot.STEP_SECONDS
+
+    def _next_goal(self, state: State) -> tuple[Layout, Int[Array, ""]]:
+        """The layout after a success: the next prepared goal that is clear of the robot, or another button."""
+        task, layout, successors = self.task, state.layout, state.successors
+        if task.goal == "button":
+            jump = successors.button_jumps[state.cursor]
+            return layout._replace(goal_button=(layout.goal_button + jump) % task.buttons), (state.cursor + 1) % QUEUE
+        apart = jnp.linalg.norm(successors.goals - state.pose[:2], axis=1)
+        turn = (jnp.arange(QUEUE, dtype=jnp.int32) - state.cursor) % QUEUE
+        wait = jnp.where(apart >= task.goal_keepout + task.robot_keepout, turn, QUEUE)
+        chosen = jnp.argmin(wait).astype(jnp.int32)
+        return layout._replace(goal=successors.goals[chosen]), (chosen + 1) % QUEUE
+
+    def _observe(self, state: State, acceleration: point.Generalized) -> Float[Array, " obs"]:
+        task, layout = self.task, state.layout
+        readings = point.sensors(point.Body(*state.pose, *state.velocity), acceleration)
+        direction = jnp.stack([jnp.cos(state.pose[2]), jnp.sin(state.pose[2])])
+        points = {
+            "buttons": layout.buttons,
+            "goal": self._goal_position(layout)[None],
+            "gremlins": gremlins.positions(layout, state.parameters.gremlin_travel, self._seconds(state)),
+            "hazards": layout.hazards,
+        }
+        for kind in task.lidars:
+            scan = lidar(points[kind], state.pose[:2], direction, state.parameters.lidar_reach, task.lidar_bins, jnp)
+            readings[f"{kind}_lidar"] = jnp.where(state.timer > 0, 0, scan) if kind == "buttons" else scan
+        return jnp.concatenate([readings[name] for name in sorted(readings)])
+
+
+def _nearest(points: Float[Array, "n 2"], x: Float[Array, ""], y: Float[Array, ""]) -> Float[Array, "2"]:
+    return points[jnp.argmin((points[:, 0] - x) ** 2 + (points[:, 1] - y) ** 2)]

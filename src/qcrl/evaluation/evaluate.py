@@ -1,0 +1,250 @@
+"""Fixed-count evaluation of a run: what its policies return and cost, with intervals, as JSON, CSV and a result."""
+
+import csv
+import dataclasses
+import io
+import json
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from qcrl.envs import ENVIRONMENT_IDS
+from qcrl.envs.base import Described, Description
+from qcrl.envs.find import find
+from qcrl.envs.host.costs import CostFunction
+from qcrl.errors import UserError
+from qcrl.evaluation.summary import Results, Summary, summarise
+from qcrl.kinds import Json
+from qcrl.runs.checkpoints import write_file
+from qcrl.runs.folder import Run, load
+from qcrl.runs.lane import Lane, by_setting
+from qcrl.sampling import compilation_cache
+from qcrl.sampling.play import Totals, engine_of, play
+from qcrl.sampling.play.seeds import Played, Seed
+from qcrl.version import __version__
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation: one summary per lane, and one per setting over all its seeds."""
+
+    engine: str
+    deterministic: bool
+    episodes: int
+    """Per lane."""
+    seed: int
+    """The seed of the episodes, not of a training."""
+    environment: Json
+    versions: dict[str, str]
+    per_lane: list[Summary]
+    pooled: list[Summary]
+
+
+def evaluate(
+    run: str | Path | Run,
+    episodes: int = 1000,
+    engine: str = "jax",
+    deterministic: bool = False,
+    seed: int | None = None,
+    probability: float | None = None,
+    limit: float | None = None,
+    *,
+    env: Any = None,
+    cost: str | CostFunction | None = None,
+    episode_seed: int = 0,
+    processes: int | None = None,
+    progress: bool = True,
+) -> Evaluation:
+    """Run every policy of a run for a fixed number of whole, fresh episodes, and write what they cost to its folder.
+
+    episodes: how many per lane.
+    engine: jax or mujoco; an environment that runs in Python is its own engine, "host".
+    deterministic: act by the mean of the policy's distribution instead of drawing from it.
+    seed, probability, limit: only the lanes trained with these.
+    env, cost: the environment and where its cost is, as for `train`, where the run was trained on one of your own that
+        has no id.
+    episode_seed: which episodes; the same ones for the same number.
+    processes: for MuJoCo, as many as there are cores unless given; for environments in Python, none unless given.
+    """
+    run = run if isinstance(run, Run) else load(run)
+    lanes = choose_lanes(run, seed, probability, limit)
+    play = Player(run, trained_environment(run, env, cost), engine, deterministic, processes, progress)
+    totals = play(lanes, episodes, "evaluate", episode_seed)
+    result = Evaluation(
+        play.engine,
+        deterministic,
+        episodes,
+        episode_seed,
+        Description.of(play.env).as_dict(),
+        versions(play.engine),
+        [summarise([lane], [totals[lane]]) for lane in lanes],
+        [summarise(group, [totals[lane] for lane in group]) for group in by_setting(lanes)],
+    )
+    _write(run, result, totals)
+    return result
+
+
+class Player:
+    """Runs episodes of a run's policies: which engine, which environment, and how the progress is shown."""
+
+    def __init__(
+        self,
+        run: Run,
+        env: Described,
+        engine: str = "jax",
+        deterministic: bool = False,
+        processes: int | None = None,
+        progress: bool = True,
+    ) -> None:
+        if processes is not None and processes < 1:
+            raise UserError(f"processes is {processes}, but at least one is needed; leave it out to use all cores")
+        self.run = run
+        self.env = env
+        self.engine = engine_of(env, engine)
+        self.deterministic = deterministic
+        self.processes = processes
+        self.progress = progress
+
+    def __call__(self, lanes: Sequence[Lane], episodes: int, purpose: str, episode_seed: int) -> dict[Lane, Results]:
+        """Episodes for different purposes, or of different lanes, share no random numbers."""
+        if episodes != int(episodes) or episodes < 1:
+            raise UserError(f"episodes is {episodes}, but must be a whole number from 1 on; 1000 is a good start")
+        if episode_seed < 0:
+            raise UserError(f"episode_seed is {episode_seed}, but must be a whole number from 0 on")
+        policies = {lane: self.run.policy_of(lane) for lane in lanes}
+        jobs: list[tuple[Played, Seed]] = [
+            (policy, [episode_seed, *f"{purpose} {lane}".encode()]) for lane, policy in policies.items()
+        ]
+        for lane, policy in policies.items():
+            if not policy.info.get("alive", True):
+                text = f"warning: {lane} turned non-finite in training; its last good policy is run"
+                Console(stderr=True, quiet=not self.progress).print(text, highlight=False, soft_wrap=True)
+        compilation_cache.use_cache()
+        with _shown(f"{purpose} {self.env.id}", len(lanes) * episodes, self.progress) as advance:
+            totals = play(jobs, self.env, episodes, self.engine, self.deterministic, advance, self.processes)
+        found = {lane: results_of(lane, self.env, each) for lane, each in zip(lanes, totals)}
+        for lane, results in found.items():
+            if not np.isfinite(results).all():
+                raise UserError(f"{lane} has episodes whose return or cost is not a finite number; train it again")
+        return found
+
+
+def results_of(lane: Lane, env: Described, totals: Totals) -> Results:
+    """With the cost that the lane's constraint is about."""
+    return Results(totals.returns, totals.costs[:, env.costs.index(lane.constraint.cost)])
+
+
+def choose_lanes(
+    run: Run, seed: int | None = None, probability: float | None = None, limit: float | None = None
+) -> list[Lane]:
+    """All lanes with these values; a value left out leaves all."""
+    wanted = {"seed": seed, "probability": probability, "limit": limit}
+    for name, value in wanted.items():
+        known = sorted({getattr(lane, name) for lane in run.lanes})
+        if value is not None and value not in known:
+            listed = ", ".join(f"{each:g}" for each in known)
+            raise UserError(f"{run.path} has no {name} {value:g}; it was trained with {listed}")
+    given = {name: value for name, value in wanted.items() if value is not None}
+    lanes = [lane for lane in run.lanes if given.items() <= lane.columns.items()]
+    if not lanes:
+        asked = ", ".join(f"{name} {value:g}" for name, value in given.items())
+        raise UserError(f"{run.path} was not trained with {asked} together; see the lanes in its config.json")
+    for lane in lanes:
+        run.policy_file(lane)
+    return lanes
+
+
+def trained_environment(run: Run, env: Any = None, cost: str | CostFunction | None = None) -> Described:
+    """The environment that the run was trained on: the one given, or the one of that id."""
+    trained = run.config["environment"]
+    given = env is not None
+    cost = trained.get("cost") if cost is None else cost
+    if not given and trained["id"] not in ENVIRONMENT_IDS:
+        reason = "does not come with qcrl"
+        try:
+            env = None if cost is None else find(trained["id"], cost)
+        except UserError as error:
+            reason = f"cannot be made from its name ({error})"
+        if env is None:
+            raise UserError(f"{run.path} was trained on {trained['id']}, which {reason}; pass it as env= from Python")
+    found = find(trained["id"] if env is None else env, cost)
+    description = Description.of(found).as_dict()
+    # Another object of the same kind may well be called something else.
+    renamed = ("id", "horizon", "cost") if given and "cost" in description else ()
+    for name, value in trained.items():
+        if description.get(name) != value and name not in renamed:
+            raise UserError(
+                f"{run.path} was trained on an environment whose {name} is {value}, but here it is "
+                f"{description.get(name)}; use the environment of the training"
+            )
+    return found
+
+
+def versions(engine: str) -> dict[str, str]:
+    """What the episodes were run with."""
+    own = {"mujoco": ["mujoco"], "host": ["gymnasium"]}.get(engine, [])
+    packages = ["jax", "jaxlib", "numpy", "scipy", *own]
+    device = jax.devices()[0] if engine == "jax" else jax.devices("cpu")[0]
+    return {
+        "qcrl": __version__,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in packages},
+        "device": f"{device.platform}: {device.device_kind}",
+    }
+
+
+def _write(run: Run, result: Evaluation, totals: dict[Lane, Results]) -> None:
+    name = f"evaluation-{result.engine}{'-deterministic' if result.deterministic else ''}"
+    write_json(run.path / f"{name}.json", dataclasses.asdict(result))
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([*next(iter(totals)).columns, "episode", "return", "cost"])
+    for lane, total in totals.items():
+        for number, (episode_return, cost) in enumerate(zip(total.returns.tolist(), total.costs.tolist())):
+            rows.writerow([*lane.columns.values(), number, f"{episode_return:.8g}", f"{cost:.8g}"])
+    _write_file(run.path / f"{name}.csv", text.getvalue())
+
+
+def write_json(path: Path, content: Json) -> None:
+    _write_file(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def _write_file(path: Path, text: str) -> None:
+    try:
+        write_file(path, text.encode())
+    except OSError as error:
+        raise UserError(f"cannot write {path} ({error.strerror or error}); mend that, and run it again") from error
+
+
+@contextmanager
+def _shown(text: str, total: int, enabled: bool) -> Iterator[Callable[[float], None]]:
+    """A bar in a terminal, a line now and then elsewhere, on stderr."""
+    console = Console(stderr=True, quiet=not enabled)
+    done, last = 0.0, time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, disable=not (enabled and console.is_terminal))
+    task = bar.add_task(text, total=total)
+
+    def advance(more: float) -> None:
+        nonlocal done, last
+        done += more
+        bar.update(task, completed=round(done))
+        now = time.monotonic()
+        if not console.is_terminal and now - last >= SECONDS_BETWEEN_LINES:
+            last = now
+            console.print(f"{text}: {round(done):,} of {total:,} episodes", highlight=False, soft_wrap=True)
+
+    with bar:
+        yield advance

@@ -1,0 +1,71 @@
+"""The last words of a training: was the outage kept that was asked for, in plain language."""
+
+import numpy as np
+
+from qcrl import stats
+from qcrl.constraints import Outage
+from qcrl.envs.base import Described
+from qcrl.evaluation.evaluate import results_of
+from qcrl.runs.folder import Run
+from qcrl.runs.lane import Lane, by_setting
+from qcrl.sampling.play import play
+from qcrl.sampling.play.seeds import Played, Seed
+
+MOST_EPISODES = 1000
+"""Fresh episodes per setting, over all seeds together; fewer where they would take over a tenth of the training."""
+FEWEST_EPISODES = 10
+"""With fewer fresh episodes per seed than this, the last ones of the training say more."""
+
+
+def verdict(run: Run, env: Described) -> str:
+    """Outage reached against asked for, with its exact interval, and return: one paragraph per setting."""
+    frozen = run.frozen
+    groups = by_setting([lane for lane in run.lanes if lane not in frozen])
+    lost = [f"{lane} turned non-finite and was frozen; its last good policy is kept." for lane in frozen]
+    return "\n".join([*(_judge(run, env, lanes) for lanes in groups), *lost])
+
+
+def _judge(run: Run, env: Described, lanes: list[Lane]) -> str:
+    trained, outage = lanes[0].constraint, Outage(lanes[0].limit, lanes[0].probability)
+    asked = f"Asked for: {outage.words}"
+    if lanes[0].learning_rate is not None:
+        asked = f"Learning rate {lanes[0].learning_rate:g}. {asked}"
+    if not isinstance(trained, Outage):
+        asked += f" (but trained under {type(trained).__name__})"
+    returns, costs, kind = _episodes(run, env, lanes)
+    if not costs.size:
+        return f"{asked}. No episode has ended yet: train for more steps."
+    over = costs > outage.limit
+    outages, episodes = int(over.sum()), over.size
+    low, high = stats.outage_interval(outages, episodes)
+    shares = over.mean(axis=1)
+    seeds = f", from {shares.min():.3f} to {shares.max():.3f} over {len(lanes)} seeds" if len(lanes) > 1 else ""
+    own = ""
+    if not isinstance(trained, Outage):
+        judged = f"{trained.judge(costs.ravel())} ({trained.measure(costs.ravel()):.2f})"
+        own = f"Its own, {type(trained).__name__} at most {trained.limit:g}, is {judged}. "
+    spent = f" (of the episodes over the limit {costs[over].mean():.2f})" if outages else ""
+    return (
+        f"{asked}. Reached: {outages / episodes:.3f} ({outages:,} of {episodes:,} {kind}; exact 95% interval "
+        f"{low:.3f} to {high:.3f}{seeds}). The outage constraint is {outage.judge(costs.ravel())}. {own}"
+        f"Mean return {returns.mean():.2f}, mean cost {costs.mean():.2f}{spent}."
+    )
+
+
+def _episodes(run: Run, env: Described, lanes: list[Lane]) -> tuple[np.ndarray, np.ndarray, str]:
+    """Returns and costs, [lane, episode], and what episodes they are of."""
+    count = min(-(-MOST_EPISODES // len(lanes)), run.config["steps"] // (10 * env.horizon))
+    if count >= FEWEST_EPISODES:
+        # Other episodes than those of the training.
+        jobs: list[tuple[Played, Seed]] = [(run.policy_of(lane), (lane.seed + 2**31) % 2**32) for lane in lanes]
+        totals = play(jobs, env, count)
+        results = [results_of(lane, env, each) for lane, each in zip(lanes, totals)]
+        returns, costs = np.swapaxes(results, 0, 1)
+        return returns, costs, "fresh episodes"
+    table = run.episodes
+    rows = [
+        np.flatnonzero(np.all([table[name] == value for name, value in lane.columns.items()], axis=0)) for lane in lanes
+    ]
+    shared = min(100, *map(len, rows))
+    chosen = np.array([row[len(row) - shared :] for row in rows], int)
+    return table["return"][chosen], table["cost"][chosen], "last training episodes"

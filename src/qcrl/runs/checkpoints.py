@@ -1,0 +1,133 @@
+"""Trees of arrays in safetensors files, written so that a reader finds either a whole file or none."""
+
+import json
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from qcrl.errors import UserError
+from qcrl.kinds import Json, Tree
+
+KEPT = 2
+"""Checkpoints that stay; older ones are deleted."""
+
+
+class Torn(Exception):
+    """A file that was not written completely, or was changed since."""
+
+
+def sync(path: Path) -> None:
+    """Force what was written to a file or folder onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Replace a file in one indivisible step that survives a power cut."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_bytes(content)
+        sync(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def to_numpy(tree: Tree) -> Tree:
+    """All arrays of a tree in NumPy; random keys as the words they consist of."""
+    return jax.device_get(jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, tree))
+
+
+def write_tree(path: Path, tree: Tree, info: Json) -> None:
+    """Save all arrays of a tree, named by their place in it, and a JSON-able `info` beside them."""
+    leaves = jax.tree_util.tree_flatten_with_path(to_numpy(tree))[0]
+    # In C order: safetensors writes others wrongly. Not copied where they are: a replay may be most of the memory.
+    tensors = {_name(place): np.asarray(leaf, order="C") for place, leaf in leaves}
+    metadata = {"info": info, "checksum": _checksum(info, tensors)}
+    write_file(path, save(tensors, {"qcrl": json.dumps(metadata)}))
+
+
+def read_info(path: Path) -> Json:
+    """What was saved beside the arrays."""
+    return _read(path, arrays=False)[0]["info"]
+
+
+def read_tree(path: Path, like: Tree) -> Tree:
+    """The tree saved in `path`, in the structure of `like` (arrays or their shapes)."""
+    metadata, tensors = _read(path, arrays=True)
+    if metadata["checksum"] != _checksum(metadata["info"], tensors):
+        raise Torn(f"{path} does not match its checksum")
+
+    def restore(place: Any, leaf: Any) -> Tree:
+        tensor = tensors.get(_name(place))
+        if _is_key(leaf) and tensor is not None:
+            return jax.random.wrap_key_data(jax.numpy.asarray(tensor))
+        if tensor is None or (tensor.shape, tensor.dtype) != (leaf.shape, leaf.dtype):
+            raise Torn(f"{path} holds no {_name(place)} of shape {leaf.shape} and type {leaf.dtype}")
+        return tensor
+
+    return jax.tree_util.tree_map_with_path(restore, like)
+
+
+def save_checkpoint(folder: Path, iteration: int, state: Tree, info: Json) -> None:
+    """Add a checkpoint and drop all but the newest few."""
+    folder.mkdir(exist_ok=True)
+    write_tree(folder / f"{iteration:09d}.safetensors", state, {"iteration": iteration, **info})
+    for path in _newest_first(folder)[KEPT:]:
+        path.unlink(missing_ok=True)
+
+
+def load_checkpoint(
+    folder: Path, like: Tree, say: Callable[[str], None] = lambda text: None
+) -> tuple[Tree, Json] | None:
+    """State and info of the newest complete checkpoint; torn ones are passed over. None where there is none at all."""
+    reason = None
+    for path in _newest_first(folder):
+        try:
+            return read_tree(path, like), read_info(path)
+        except Torn as torn:
+            reason = torn
+            say(f"warning: passed over a checkpoint ({torn})")
+    if reason is not None:
+        raise UserError(f"no checkpoint in {folder} can be read ({reason}); train again in another folder")
+    return None
+
+
+def _read(path: Path, arrays: bool) -> tuple[Json, dict[str, np.ndarray]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = file.keys() if arrays else ()
+            return json.loads(file.metadata()["qcrl"]), {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise Torn(f"{path} is not a complete file of qcrl: {error}") from error
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[0-9]*.safetensors"), reverse=True)
+
+
+def _name(place: Any) -> str:
+    return jax.tree_util.keystr(place, simple=True, separator="/")
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _checksum(info: Json, tensors: dict[str, np.ndarray]) -> str:
+    total = zlib.crc32(json.dumps(info, sort_keys=True).encode())
+    for name in sorted(tensors):
+        total = zlib.crc32(tensors[name].reshape(-1).view(np.uint8).data, zlib.crc32(name.encode(), total))
+    return f"{total:08x}"

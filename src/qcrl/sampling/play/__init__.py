@@ -1,0 +1,48 @@
+"""Playing: policies walked through whole, fresh episodes, a fixed number of them, wherever the environment runs."""
+
+from collections.abc import Sequence
+
+from qcrl.envs.base import Described
+from qcrl.envs.host.environment import HostEnv
+from qcrl.errors import UserError
+from qcrl.sampling.play.device import play_on_device
+from qcrl.sampling.play.host import play_on_host
+from qcrl.sampling.play.mujoco import play_in_mujoco
+from qcrl.sampling.play.seeds import Played, Progress, Seed, Totals
+
+ENGINES = ("jax", "mujoco")
+
+
+def engine_of(env: Described, engine: str = "jax") -> str:
+    """The engine that runs it: the one asked for, or where it runs in Python, "host"."""
+    if engine not in (*ENGINES, "host"):
+        raise UserError(f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}")
+    if isinstance(env, HostEnv) and engine == "mujoco":
+        raise UserError(f"{env.id} runs in Python as it is, not on the engine mujoco; leave the engine out")
+    return "host" if isinstance(env, HostEnv) else engine
+
+
+def play(
+    jobs: Sequence[tuple[Played, Seed]],
+    env: Described,
+    episodes: int,
+    engine: str = "jax",
+    deterministic: bool = False,
+    progress: Progress = lambda done: None,
+    processes: int | None = None,
+) -> list[Totals]:
+    """Exactly `episodes` episodes of every policy, each with a seed of its own, all run to their end."""
+    match engine_of(env, engine):
+        case "mujoco":
+            return play_in_mujoco(jobs, env, episodes, deterministic, progress, processes)
+        case "host":
+            host: HostEnv = env  # type: ignore[assignment]
+            return [
+                play_on_host(policy, host, episodes, seed, deterministic, progress, processes or 0)
+                for policy, seed in jobs
+            ]
+        case _:
+            return [
+                play_on_device(policy, env, episodes, seed, deterministic, progress)  # type: ignore[arg-type]
+                for policy, seed in jobs
+            ]

@@ -1,0 +1,188 @@
+"""What plots and reports read from run folders: curves over seeds, episode costs with their tails, certificates."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.stats import norm, weibull_min
+
+from qcrl.errors import UserError
+from qcrl.evaluation.summary import Results, summarise
+from qcrl.kinds import Json
+from qcrl.runs.folder import Run, load, read_columns, read_config
+from qcrl.runs.lane import by_setting
+
+RECENT = 100
+"""Training episodes per seed that stand in for an evaluation where there is none: the last ones."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The training of one setting: all seeds of a run that share probability and limit."""
+
+    label: str
+    environment: str
+    probability: float
+    limit: float
+    source: str
+    """The folder or file that it was read from."""
+    columns: dict[str, np.ndarray] = field(repr=False)
+    """Those of metrics.csv, for this setting only."""
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted(set(self.columns["seed"].tolist()))
+
+    def over_seeds(self, name: str) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        """Environment steps, and mean and standard deviation of a column over the seeds that got so far."""
+        if name not in self.columns:
+            raise UserError(f"{self.source} has no column {name}; it has {', '.join(self.columns)}")
+        steps, place = np.unique(self.columns["env_steps"], return_inverse=True)
+        seeds, row = np.unique(self.columns["seed"], return_inverse=True)
+        table = np.full((len(seeds), len(steps)), np.nan)
+        table[row, place] = self.columns[name]
+        kept = ~np.isnan(table).all(axis=0)
+        return steps[kept], np.nanmean(table[:, kept], axis=0), np.nanstd(table[:, kept], axis=0)
+
+
+def read_curves(paths: Iterable[str | Path]) -> list[Curves]:
+    """The settings in these run folders, or in CSV files with the columns of metrics.csv; labels tell them apart."""
+    found = [curves for path in paths for curves in _read_settings(Path(path))]
+    if not found:
+        raise UserError("there is nothing to show; give at least one run that has trained")
+    return _distinct(found)
+
+
+def _read_settings(path: Path) -> list[Curves]:
+    if path.suffix == ".csv":
+        folder, table = path.parent, read_table(path)
+        config = read_config(folder) if (folder / "config.json").exists() else None
+        name, environment = (label(config), config["environment"]["id"]) if config else (path.stem, "")
+    else:
+        run = load(path)
+        table, name, environment = run.metrics, label(run.config), run.config["environment"]["id"]
+    missing = {"seed", "probability", "limit", "env_steps"} - set(table)
+    if missing:
+        raise UserError(f"{path} has no column {', '.join(sorted(missing))}; give a file like a run's metrics.csv")
+    names = [name for name in ("probability", "limit", "learning_rate") if name in table]
+    settings = dict.fromkeys(zip(*(table[name].tolist() for name in names)))
+    curves = []
+    for probability, limit, *rate in settings:
+        rows = np.all([table[key] == value for key, value in zip(names, (probability, limit, *rate))], axis=0)
+        columns = {column: values[rows] for column, values in table.items()}
+        full = f"{name}, p = {probability:g}" + "".join(f", lr = {each:g}" for each in rate)
+        curves.append(Curves(full, environment, probability, limit, str(path), columns))
+    return curves
+
+
+def read_table(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a CSV file of numbers."""
+    try:
+        return read_columns(path)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{path} is not a table of numbers ({error}); give a file like a run's metrics.csv") from None
+
+
+def label(config: Json) -> str:
+    """Algorithm and preset of a run."""
+    algorithm = config["algorithm"]
+    return " ".join(filter(None, [algorithm.get("label", algorithm["name"]), config.get("preset")]))
+
+
+def _distinct(found: Sequence[Curves]) -> list[Curves]:
+    """Labels also name the limit where there are several, and the run where two would still be the same."""
+    several = len({curves.limit for curves in found}) > 1
+    named = [replace(c, label=f"{c.label}, d = {c.limit:g}") if several else c for c in found]
+    taken = [(c.environment, c.label) for c in named]
+    return [
+        replace(c, label=f"{c.label} ({_short(c.source)})") if taken.count((c.environment, c.label)) > 1 else c
+        for c in named
+    ]
+
+
+def _short(source: str) -> str:
+    path = Path(source).resolve()
+    return path.parent.name if path.suffix == ".csv" else path.name
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation in a run folder, or what the last training episodes say in its place."""
+
+    name: str
+    """Where the episodes come from, in words."""
+    rows: list[Json]
+    """One per lane: seed, probability, limit, outage with its interval, and the like."""
+    pooled: list[Json]
+    """One per probability and limit, over all seeds."""
+    episodes: dict[str, np.ndarray] = field(repr=False)
+    """Columns seed, probability, limit, return, cost: one row per episode."""
+
+    def costs(self, probability: float, limit: float) -> Float[np.ndarray, " episodes"]:
+        chosen = (self.episodes["probability"] == probability) & (self.episodes["limit"] == limit)
+        return np.sort(self.episodes["cost"][chosen])
+
+
+def evaluations(run: Run) -> list[Evaluation]:
+    """Every evaluation in the folder; without one, the most recent training episodes."""
+    return [read_evaluation(path) for path in sorted(run.path.glob("evaluation-*.json"))] or [recent_training(run)]
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """The evaluation in this JSON file, with the episodes in the CSV file beside it."""
+    content = read_json(path)
+    try:
+        kind = "deterministic actions" if content["deterministic"] else "drawn actions"
+        name = f"{content['episodes']:,} fresh episodes per seed, {content['engine']} engine, {kind}"
+        return Evaluation(name, content["per_lane"], content["pooled"], read_table(path.with_suffix(".csv")))
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is no evaluation of this version ({error!r}); evaluate the run again") from None
+
+
+def recent_training(run: Run) -> Evaluation:
+    """The last training episodes of every lane, summed up like an evaluation."""
+    table = run.episodes
+    lanes = [np.all([table[name] == value for name, value in lane.columns.items()], axis=0) for lane in run.lanes]
+    rows = [np.flatnonzero(chosen)[-RECENT:] for chosen in lanes]
+    if not any(map(len, rows)):
+        raise UserError(f"no episode has ended yet in {run.path}; train it for more steps")
+    episodes = {name: column[np.concatenate(rows)] for name, column in table.items()}
+    groups = {lane: Results(table["return"][own], table["cost"][own]) for lane, own in zip(run.lanes, rows) if len(own)}
+    per_lane = [asdict(summarise([lane], [results])) for lane, results in groups.items()]
+    pooled = []
+    for lanes in by_setting(list(groups)):
+        pooled.append(asdict(summarise(lanes, [groups[lane] for lane in lanes])))
+    return Evaluation(f"last {RECENT} training episodes per seed", per_lane, pooled, episodes)
+
+
+def tails(summary: Json, x: Float[np.ndarray, " n"]) -> dict[str, Float[np.ndarray, " n"]]:
+    """Pr(cost > x) under the fitted "weibull" and "gaussian"; without those that the costs did not determine."""
+    found = {}
+    if weibull := summary["weibull"]:
+        found["weibull"] = weibull_min.sf(x, weibull["shape"], scale=weibull["scale"])
+    if (gaussian := summary["gaussian"]) and gaussian["std"] > 0:
+        found["gaussian"] = norm.sf(x, gaussian["mean"], gaussian["std"])
+    return found
+
+
+def empirical_survival(costs: Float[np.ndarray, " episodes"]) -> tuple[np.ndarray, np.ndarray]:
+    """Corners of the staircase Pr(cost > x): after each distinct cost, the share of episodes that cost more."""
+    x, counts = np.unique(costs, return_counts=True)
+    return np.append(0.0, x), np.append(1.0, 1 - np.cumsum(counts) / len(costs))
+
+
+def read_json(path: Path) -> Json:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); write it again or remove it") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no result; write it again or remove it")
+    return content

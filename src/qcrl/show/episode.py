@@ -1,0 +1,126 @@
+"""Episodes of a trained policy, recorded step by step for films and replays, with the critic's view of the outage."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from qcrl.algos.quantile_advantage import CostDistribution
+from qcrl.envs import ENVIRONMENT_IDS
+from qcrl.envs.host.environment import HostEnv, open_host
+from qcrl.envs.point.pictures import Scene, TwoPathScene
+from qcrl.errors import UserError
+from qcrl.quantiles import grid
+from qcrl.runs.policy import Policy
+from qcrl.sampling.play.host import Moment, play_on_host
+from qcrl.tails import rate
+
+SEED = [0, *b"show"]
+"""Of all episodes that are shown."""
+CHOICES = ("median", "worst", "first")
+"""Which of several episodes: by cost, and by return where costs are equal."""
+
+
+class Episode(NamedTuple):
+    """A recorded episode: step 0 is its start, before any action."""
+
+    number: int
+    scenes: list[Scene | TwoPathScene]
+    returns: Float[np.ndarray, " steps"]
+    """Sum of rewards so far."""
+    costs: Float[np.ndarray, " steps"]
+    """Sum of costs so far."""
+    outage: Float[np.ndarray, " steps"] | None
+    """The critic's estimate, before each step, that the cost will end over the limit; at the end, whether it did."""
+
+
+def record(policy: Policy, limit: float, number: int = 0, engine: str = "jax", deterministic: bool = False) -> Episode:
+    """One episode; the same number gives the same episode."""
+    scenes: list[Scene | TwoPathScene] = []
+    rewards, costs, outage = [], [], []
+    estimate = outage_estimator(policy, limit)
+
+    def watch(moment: Moment) -> None:
+        rewards.append(float(moment.inputs.previous_reward[0]))
+        costs.append(float(moment.inputs.previous_cost[0, 0]))
+        if estimate is not None:
+            outage.append(estimate(jax.tree.map(lambda x: x[0], moment), sum(costs)))
+
+    env = _environment(policy, engine, scenes)
+    play_on_host(policy, env, [number], SEED, deterministic, watch=watch)
+    if outage:
+        outage[-1] = float(sum(costs) > limit)  # nothing is to come, and the critic was never asked about that
+    shown = scenes[-1 - len(costs) : -1]  # the last one is of the episode that would follow
+    return Episode(number, shown, np.cumsum(rewards), np.cumsum(costs), np.array(outage) if outage else None)
+
+
+def choose(
+    policy: Policy,
+    which: Sequence[str],
+    episodes: int,
+    engine: str = "jax",
+    deterministic: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[int]:
+    """Numbers of the first, the worst (highest cost, then lowest return) or the median episode in that order."""
+    for name in which:
+        if name not in CHOICES:
+            raise UserError(f"episode is {name!r}; choose one of {', '.join(CHOICES)}")
+    if episodes < 1:
+        raise UserError(f"episodes is {episodes}, but at least one is needed; give a larger number")
+    count, done = episodes if set(which) != {"first"} else 1, 0
+
+    def tell(more: float) -> None:
+        nonlocal done
+        done += round(more)
+        progress(done)
+
+    totals = play_on_host(policy, _environment(policy, engine), count, SEED, deterministic, tell)
+    ranks = zip(totals.costs[:, 0].tolist(), (-totals.returns).tolist(), range(count))
+    ordered = [number for *_, number in sorted(ranks)]
+    found = {"first": 0, "worst": ordered[-1], "median": ordered[(len(ordered) - 1) // 2]}
+    return [found[name] for name in which]
+
+
+def _environment(policy: Policy, engine: str, scenes: list[Scene | TwoPathScene] | None = None) -> HostEnv:
+    """The policy's task on either engine, stepped in Python; what it looks like goes to `scenes`."""
+    from qcrl.envs.adapters.gym import GymEnv
+
+    env_id = policy.env.id
+    if env_id not in ENVIRONMENT_IDS:
+        raise UserError(f"{env_id} cannot be drawn; only {', '.join(ENVIRONMENT_IDS)} can")
+    return open_host(lambda: GymEnv(env_id, engine, watch=None if scenes is None else scenes.append))
+
+
+def outage_estimator(policy: Policy, limit: float) -> Callable[[Moment, float], float] | None:
+    """A function of the moment and of the cost so far; None where the critic knows no distribution.
+
+    It is Pr(discounted cost to go > limit - cost so far). A discounted sum is never larger than the plain one that the
+    limit is about, so a perfect critic gives a lower bound of the true probability; far from the end of a long
+    episode it speaks of the next 1 / (1 - discount) steps only.
+    """
+    critic = jax.jit(partial(policy.algorithm.critic, policy.env))
+    blank = policy.inputs(np.zeros(policy.env.observation_size, np.float32), policy.initial())
+    if not isinstance(critic(policy.state, blank, policy.initial().memory), CostDistribution):
+        return None
+
+    def estimate(moment: Moment, spent: float) -> float:
+        if spent > limit:
+            return 1.0
+        seen = jax.device_get(critic(policy.state, moment.inputs, moment.memory))
+        return exceedance(seen.quantiles, limit - spent, float(seen.tail.shape))
+
+    return estimate
+
+
+def exceedance(quantiles: Float[np.ndarray, " grid"], threshold: float, tail_shape: float) -> float:
+    """Pr(cost to go > threshold): the level at which `quantiles.at_level` gives the threshold, from 1."""
+    ordered, levels = np.sort(np.asarray(quantiles, float)), grid(len(quantiles)).astype(float)
+    if threshold < ordered[0]:
+        return 1.0
+    if threshold > ordered[-1]:
+        return float(np.exp(-float(rate(levels[-1])) * (threshold / ordered[-1]) ** tail_shape))
+    return float(1 - np.interp(threshold, ordered, levels))

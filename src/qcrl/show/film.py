@@ -1,0 +1,154 @@
+"""Films of an episode: the scene from above, beside it return, cost against the limit, and the critic's estimate."""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageDraw, ImageFont
+
+from qcrl.envs.adapters.gym_spaces import FRAMES_PER_SECOND, TRAIL
+from qcrl.envs.point.pictures import BLUE, INK, PAPER, PURPLE, VERMILLION, WHITE, Scene, draw
+from qcrl.errors import UserError
+from qcrl.show.episode import Episode
+
+FORMATS = (".mp4", ".gif")
+GREY = (95, 101, 113)
+SIZE, PANEL = 480, 320
+"""Pixels: side of the picture, width of the panel beside it. Multiples of 16, as video codecs like them."""
+GIF_STRIDE = 4
+"""A gif shows every so many steps: it stores frames whole, and viewers slow down more than 50 a second."""
+HOLD_SECONDS = 1.5
+"""How long the last frame stays."""
+
+Frame = UInt8[np.ndarray, "height width 3"]
+
+
+def film(
+    episode: Episode, limit: float, title: str, out: Path, progress: Callable[[int], None] = lambda done: None
+) -> Path:
+    """Write an episode to an mp4 or gif file, in the robot's own time where steps have one."""
+    gif = out.suffix.lower() == ".gif"
+    short = not isinstance(episode.scenes[0], Scene)
+    stride = 1 if short or not gif else GIF_STRIDE
+    rate = 2.0 if short else FRAMES_PER_SECOND / stride
+    steps = [*range(0, len(episode.scenes) - 1, stride), len(episode.scenes) - 1]
+    frames = _told(frames_of(episode, limit, title, steps), progress)
+    write = _write_gif if gif else _write_mp4
+    write(frames, out, rate)
+    return out
+
+
+def frames_of(episode: Episode, limit: float, title: str, steps: Iterable[int]) -> Iterator[Frame]:
+    """The pictures of these steps."""
+    for step in steps:
+        scene = episode.scenes[step]
+        past = episode.scenes[max(0, step - TRAIL) : step + 1]
+        trail = [each.robot for each in past if isinstance(each, Scene)]
+        picture = Image.new("RGB", (SIZE + PANEL, SIZE), WHITE)
+        picture.paste(Image.fromarray(draw(scene, SIZE, trail)))
+        _draw_panel(ImageDraw.Draw(picture), episode, limit, title, step)
+        yield np.array(picture)
+
+
+def _draw_panel(pen: ImageDraw.ImageDraw, episode: Episode, limit: float, title: str, step: int) -> None:
+    left, right, last = SIZE + 20, SIZE + PANEL - 20, len(episode.scenes) - 1
+    cost = episode.costs[step]
+    for line, text in enumerate(title.split("\n")):
+        pen.text((left, 18 + 20 * line), text, INK, _font(17 if line == 0 else 13))
+    pen.text((left, 92), f"step {step:,} of {last:,}", GREY, _font(14))
+    pen.text((left, 116), "return", GREY, _font(14))
+    pen.text((right, 112), f"{episode.returns[step]:.2f}", INK, _font(22), anchor="ra")
+    over = cost > limit
+    pen.text((left, 156), f"cost (limit {limit:g})", GREY, _font(14))
+    pen.text(
+        (right, 152), f"{cost:.4g}" + (" over" if over else ""), VERMILLION if over else INK, _font(22), anchor="ra"
+    )
+    top = 1.25 * max(limit, float(episode.costs[-1]))
+    _draw_strip(pen, (left, 186, right, 286), episode.costs, step, top, VERMILLION if over else BLUE, limit)
+    if episode.outage is None:
+        return
+    pen.text((left, 316), "critic: Pr(over the limit)", GREY, _font(14))
+    pen.text((right, 312), f"{episode.outage[step]:.2f}", INK, _font(22), anchor="ra")
+    _draw_strip(pen, (left, 346, right, 436), episode.outage, step, 1.0, PURPLE)
+    pen.text((left, 446), "of the discounted cost to go", GREY, _font(12))
+
+
+def _draw_strip(
+    pen: ImageDraw.ImageDraw,
+    box: tuple[int, int, int, int],
+    values: np.ndarray,
+    step: int,
+    top: float,
+    colour: tuple[int, int, int],
+    mark: float | None = None,
+) -> None:
+    """A curve up to now, over the whole episode's width."""
+    x0, y0, x1, y1 = box
+    height = lambda value: y1 - (y1 - y0) * min(max(float(value) / top, 0.0), 1.0)
+    across = lambda i: x0 + (x1 - x0) * i / max(1, len(values) - 1)
+    pen.rectangle(box, PAPER)
+    if mark is not None:
+        for x in range(x0, x1, 10):
+            pen.line([(x, height(mark)), (min(x + 5, x1), height(mark))], INK, 1)
+    pen.line([(across(i), height(values[i])) for i in range(step + 1)] or [(x0, y1)], colour, 2)
+    x, y = across(step), height(values[step])
+    pen.ellipse((x - 4, y - 4, x + 4, y + 4), colour)
+
+
+@lru_cache(maxsize=16)
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)
+
+
+def _told(frames: Iterator[Frame], progress: Callable[[int], None]) -> Iterator[Frame]:
+    for count, frame in enumerate(frames, 1):
+        yield frame
+        progress(count)
+
+
+def _write_gif(frames: Iterator[Frame], out: Path, rate: float) -> None:
+    # One palette for all frames, from the first and a vivid last one, or colours would flicker.
+    images = [Image.fromarray(frame) for frame in frames]
+    sample = Image.new("RGB", (images[0].width, 2 * images[0].height))
+    sample.paste(images[0])
+    sample.paste(images[-1], (0, images[0].height))
+    palette = sample.quantize(128)
+    indexed = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    duration = [round(1000 / rate)] * len(indexed)
+    duration[-1] += round(1000 * HOLD_SECONDS)
+    indexed[0].save(out, save_all=True, append_images=indexed[1:], duration=duration, loop=0)
+
+
+def _write_mp4(frames: Iterator[Frame], out: Path, rate: float) -> None:
+    ffmpeg = check_writer(out)
+    first = next(frames)
+    size = (first.shape[1], first.shape[0])
+    writer = ffmpeg.write_frames(str(out), size, fps=rate, codec="libx264", quality=7, macro_block_size=2)
+    with warnings.catch_warnings():
+        # JAX warns of forks; this one only starts ffmpeg.
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+        writer.send(None)
+    last = first
+    for last in chain([first], frames):
+        writer.send(np.ascontiguousarray(last))
+    for _ in range(round(rate * HOLD_SECONDS)):
+        writer.send(np.ascontiguousarray(last))
+    writer.close()
+
+
+def check_writer(out: Path) -> Any:
+    """The module that writes mp4 files; call it before any episode is run, as it may be missing."""
+    if out.suffix.lower() != ".mp4":
+        return None
+    try:
+        return import_module("imageio_ffmpeg")
+    except ImportError:
+        raise UserError(
+            f'cannot write {out}: mp4 needs imageio with ffmpeg; pip install "qcrl[video]", or give a name in .gif'
+        ) from None

@@ -1,0 +1,130 @@
+"""Before the first iteration: which lanes are trained, and whether what was asked for can work."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from operator import index
+
+from qcrl.algos import replay_buffer
+from qcrl.algos.algorithm import Algorithm
+from qcrl.algos.find import name_of
+from qcrl.algos.multiplier import episode_window
+from qcrl.constraints import Constraint, Outage
+from qcrl.envs.base import Described
+from qcrl.errors import UserError
+from qcrl.kinds import Settings
+from qcrl.runs.lane import Lane, make_lane
+from qcrl.sampling import program
+
+
+def learning_rates(overrides: Settings) -> tuple[Settings, list[float]]:
+    """The hyper-parameters, and apart from them the learning rates where several are to be trained side by side."""
+    given = overrides.get("learning_rate")
+    if not isinstance(given, list | tuple):
+        return overrides, []
+    if not given or not all(isinstance(rate, int | float) and rate > 0 for rate in given):
+        raise UserError(f"learning_rate is {given}, but each must be a number above 0; give one or a list of them")
+    rest = {name: value for name, value in overrides.items() if name != "learning_rate"}
+    return rest | {"learning_rate": given[0]}, [float(rate) for rate in given] if len(given) > 1 else []
+
+
+def lanes(
+    algorithm: Algorithm,
+    constraint: Constraint | Sequence[Constraint],
+    seeds: int | Sequence[int],
+    first_seed: int,
+    rates: Sequence[float | None] = (),
+) -> tuple[Lane, ...]:
+    """Seeds x constraints x learning rates, in this order; the last only where there are several."""
+    asked = [constraint] if isinstance(constraint, Constraint) else list(constraint)
+    if not asked:
+        raise UserError("no constraint was given; give at least one, such as qcrl.Outage(limit=15, probability=0.1)")
+    settings = [(trained_under(algorithm, each), each) for each in asked]
+    try:
+        listed = list(map(index, seeds if isinstance(seeds, Iterable) else range(first_seed, first_seed + seeds)))
+    except TypeError:
+        listed = []
+    if not listed or min(listed) < 0 or max(listed) >= 2**32:
+        raise UserError(
+            f"seeds is {seeds} and first_seed {first_seed}, but at least one seed between 0 and 4294967295 is needed; "
+            "give how many, from 1 on, or a list"
+        )
+    group = tuple(
+        make_lane(seed, *setting, rate) for seed in listed for setting in settings for rate in rates or [None]
+    )
+    if len(set(map(str, group))) < len(group):
+        raise UserError("a seed, a constraint or a learning rate was given twice; give each of them once")
+    return group
+
+
+def trained_under(algorithm: Algorithm, asked: Constraint) -> Constraint:
+    """The constraint that is trained under. An outage is translated for every algorithm; others must be its own."""
+    kind = algorithm.trains_under
+    if isinstance(asked, kind):
+        return asked
+    if isinstance(asked, Outage):
+        return kind.from_outage(asked)
+    raise UserError(
+        f"{name_of(algorithm)} trains under {kind.__name__}, not under {type(asked).__name__}; "
+        f"give qcrl.{kind.__name__} or qcrl.Outage"
+    )
+
+
+def check_costs(env: Described, lanes: Sequence[Lane]) -> None:
+    """Every constraint must be about a cost that the environment has."""
+    for constraint in {constraint for lane in lanes for constraint in lane.constraints}:
+        if constraint.cost not in env.costs:
+            raise UserError(
+                f"a constraint is on the cost {constraint.cost!r}, but {env.id} has {', '.join(env.costs)}; "
+                "name one of these"
+            )
+
+
+def fit(algorithm: Algorithm, env: Described, given: Settings) -> Algorithm:
+    """The algorithm with as many environments as there are, if it can be trained on them at all."""
+    algorithm.check(env)
+    count = getattr(env, "num_envs", None)
+    if count is None or count == algorithm.num_envs:
+        return algorithm
+    if "num_envs" in given:
+        raise UserError(
+            f"num_envs is {algorithm.num_envs}, but {env.id} was given as an object that holds {count}; "
+            "leave num_envs out, or give the function that makes one environment"
+        )
+    return algorithm.with_envs(count, given)
+
+
+def widen_window(algorithm: Algorithm, lanes: Sequence[Lane], warn: Callable[[str], None]) -> Algorithm:
+    """With too few allowed outages among the recent episodes, a quantile or outage cannot be told from them."""
+    probability = min(lane.probability for lane in lanes)
+    steered = lanes[0].constraint.share is not None and hasattr(algorithm, "driver_window")
+    judged = ["window", "driver_window"] if steered and algorithm.outages_in_window == 2 else ["window"]
+    wider: Settings = {
+        name: episode_window(getattr(algorithm, name), probability, algorithm.outages_in_window) for name in judged
+    }
+    widened = dataclasses.replace(algorithm, **wider)
+    if widened != algorithm:
+        warn(
+            f"warning: {algorithm.window} episodes hold fewer than {algorithm.outages_in_window} allowed outages at "
+            f"probability {probability:g}, so the most recent {widened.window} are looked at"
+        )
+    return widened
+
+
+def check_length(algorithm: Algorithm, steps: float, warn: Callable[[str], None]) -> None:
+    """A learning rate that falls, and a multiplier that rises with it, are meant for a length of training."""
+    halving = getattr(algorithm, "learning_rate_halving", 0.0)
+    full = 3 * halving * algorithm.steps_per_iteration
+    if steps < full < math.inf:
+        warn(
+            f"warning: {steps:,.0f} steps are few for a learning rate that halves every "
+            f"{halving:g} iterations; the outage may end above its target, so give {full:,.0f} or more"
+        )
+
+
+def check_memory(algorithm: Algorithm, env: Described, lanes: int, say: Callable[[str], None]) -> None:
+    """Say what a replay will take before it is taken; one that does not fit is an error."""
+    kept = algorithm.bytes_kept(env)
+    if kept:
+        used = list(program.mesh(env, lanes).devices.ravel())
+        say(replay_buffer.require_memory(lanes, program.kept_at_once(env) * kept, used))

@@ -1,0 +1,266 @@
+"""The training loop: one compiled program iterates all lanes; around it rows, checkpoints and resuming."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qcrl.algos import hyperparameters
+from qcrl.algos.algorithm import Algorithm
+from qcrl.algos.find import DEFAULT_PRESET, build, find
+from qcrl.constraints import Constraint
+from qcrl.envs.base import Described, Description
+from qcrl.envs.find import find as find_environment
+from qcrl.envs.host.costs import CostFunction
+from qcrl.errors import UserError
+from qcrl.kinds import Json
+from qcrl.runs import checkpoints
+from qcrl.runs.folder import Run
+from qcrl.runs.lane import Lane
+from qcrl.sampling import compilation_cache, program
+from qcrl.sampling.program import Workers
+from qcrl.sampling.record import Metrics, State
+from qcrl.training import checks, claim
+from qcrl.training.interruption import Interrupted, Interruption
+from qcrl.training.sinks.tables import Tables
+from qcrl.training.sinks.terminal import Display
+from qcrl.training.sinks.trackers import TensorBoard, WandB, require_wandb
+
+
+def train(
+    algo: str | Algorithm,
+    env: Any,
+    constraint: Constraint | Sequence[Constraint],
+    steps: float = 1_000_000,
+    seeds: int | Sequence[int] = 1,
+    preset: str | None = None,
+    out: str | Path | None = None,
+    *,
+    first_seed: int = 0,
+    resume: bool = False,
+    checkpoint_interval: float = 60.0,
+    wandb: str | None = None,
+    progress: bool = True,
+    cost: str | CostFunction | None = None,
+    workers: int = 0,
+    step_timeout: float = 60.0,
+    **overrides: Any,
+) -> Run:
+    """Train all seeds under all constraints side by side, as one compiled program, and return the run.
+
+    algo: name of an algorithm, module:Class of your own, or an instance, which brings its own hyper-parameters.
+    env: id of an environment, qcrl's or Gymnasium's; a function that makes one; an instance, a vector environment, or a
+        functional environment.
+    constraint: one constraint, or several that are trained side by side.
+    steps: environment steps per seed and constraint; whole iterations are trained, so it may be some more.
+    seeds: how many, counted from `first_seed`, or a list of them.
+    preset: which values the hyper-parameters have: fast (the default), tuned, paper or authors.
+    out: run folder; without it a new, timestamped one under runs/.
+    resume: continue from the newest checkpoint of `out`; start there if it holds no run yet.
+    checkpoint_interval: seconds between checkpoints.
+    wandb: project of Weights & Biases to log to.
+    cost: where the cost of an environment of your own is: a key of info, or a function of obs, action, next_obs, info.
+        Without it, the third of six values that a step returns, or info["cost"].
+    workers: processes that step environments which run in Python; 0 steps them in this one.
+    step_timeout: seconds after which a worker that does not answer ends the training.
+    overrides: hyper-parameters of the algorithm, by name. Several learning rates are trained side by side as well.
+    """
+    if isinstance(algo, str):
+        preset = preset or (DEFAULT_PRESET if find(algo).presets else None)
+        algo = build(algo, preset)
+    overrides, rates = checks.learning_rates(overrides)
+    algorithm = hyperparameters.replace(algo, overrides)
+    environment = find_environment(env, cost)
+    algorithm = checks.fit(algorithm, environment, overrides)
+    lanes = checks.lanes(algorithm, constraint, seeds, first_seed, rates)
+    checks.check_costs(environment, lanes)
+    if not 1 <= steps < 2**31 or steps != int(steps):
+        raise UserError(f"steps is {steps}, but must be a whole number from 1 to 2147483647; give the steps per seed")
+    if not checkpoint_interval >= 0:
+        raise UserError(f"checkpoint_interval is {checkpoint_interval}, but must be a number of seconds from 0 on")
+    stepping = Workers(workers, step_timeout)
+    program.check_environments(algorithm, environment, len(lanes), stepping)
+    if wandb is not None:
+        require_wandb()
+    with Display(lanes, enabled=progress) as display:
+        algorithm = checks.widen_window(algorithm, lanes, display.say)
+        checks.check_length(algorithm, steps, display.say)
+        checks.check_memory(algorithm, environment, len(lanes), display.say)
+        config = claim.describe(algorithm, preset, Description.of(environment), lanes, int(steps))
+        with claim.open_folder(out, config, resume, display.say) as folder:
+            if config["environment"].get("cost") is not None:
+                display.say(str(environment))
+            group = Group(algorithm, environment, lanes, folder, config, display, stepping)
+            group.train(checkpoint_interval, wandb)
+    return Run(folder)
+
+
+class Group:
+    """The lanes that one compiled program trains together, and the files of their run."""
+
+    tables: Tables
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        env: Described,
+        lanes: Sequence[Lane],
+        folder: Path,
+        config: Json,
+        display: Display,
+        workers: Workers = Workers(),  # noqa: B008
+    ) -> None:
+        self.algorithm = algorithm
+        self.env = env
+        self.workers = workers
+        self.lanes = lanes
+        self.folder = folder
+        self.config = config
+        self.display = display
+        self.iterations = -(-config["steps"] // algorithm.steps_per_iteration)
+        self.alive = np.ones(len(lanes), bool)
+        self.mark = 0.0
+        """When the last iteration was logged, in seconds."""
+
+    def init(self) -> State:
+        """The state of all lanes before the first iteration. A lane's random key comes from its seed alone."""
+        numbers = lambda values: jnp.array(list(values), jnp.float32)
+        constraints = jax.tree.map(lambda *each: numbers(each), *(lane.constraints for lane in self.lanes))
+        seeds = jnp.array([lane.seed for lane in self.lanes], jnp.uint32)
+        state = jax.vmap(lambda seed, own: self.algorithm.init(self.env, jax.random.key(seed), own))(seeds, constraints)
+        state = state._replace(probability=numbers(lane.probability for lane in self.lanes))
+        rates = [lane.learning_rate for lane in self.lanes]
+        return state if None in rates else state._replace(learning_rate=numbers(rates))
+
+    def train(self, checkpoint_interval: float, wandb: str | None) -> None:
+        """From the newest checkpoint, or from the start, to the last iteration."""
+        compilation_cache.use_cache()
+        shapes = jax.eval_shape(self.init)
+        restored, info = checkpoints.load_checkpoint(self.folder / "checkpoints", shapes, self.display.say) or (
+            None,
+            {},
+        )
+        first = info.get("iteration", 0)
+        if restored is not None:
+            self.alive = restored.alive
+            self.display.say(f"{self.folder} continues after iteration {first:,} of {self.iterations:,}")
+        elif (self.folder / "metrics.csv").exists():
+            self.display.say(f"{self.folder} holds no checkpoint, so training starts from the beginning")
+        if first >= self.iterations or not self.alive.any():
+            return
+        with Interruption(self.display.say) as interruption:
+            lanes = "1 lane" if len(self.lanes) == 1 else f"{len(self.lanes)} lanes"
+            self.display.stage(f"compiling {self.config['algorithm']['name']} for {lanes}")
+            # What is donated must not be shared. Within the program a copy costs nothing.
+            fresh = lambda tree: jax.tree.map(jnp.copy, tree)
+            state = jax.jit(lambda: fresh(self.init()))() if restored is None else fresh(restored)
+            del restored
+            state = program.place(self.env, state, len(self.lanes))
+            seeds = [lane.seed for lane in self.lanes]
+            with contextlib.ExitStack() as stack:
+                advance, scalars = stack.enter_context(
+                    program.open_program(self.algorithm, self.env, seeds, state, first, self.workers, self.display.say)
+                )
+                self.tables = Tables(self.folder, self.lanes, scalars, info.get("sizes", {}), self.iterations)
+                stack.enter_context(contextlib.closing(self.tables))
+                self._set_aside(first)
+                self.tables.curves.append(TensorBoard(self.folder, f".{first}"))
+                if wandb is not None:
+                    self.tables.curves.append(WandB(self.folder, wandb, self.config))
+                self.display.start(first, self.iterations)
+                self.advance(advance, state, first, checkpoint_interval, interruption)
+
+    def _set_aside(self, iteration: int) -> None:
+        """What was found out about the policies so far shall not be taken for a result of those to come."""
+        found = [path for kind in ("evaluation-*", "certificate-*") for path in self.folder.glob(kind)]
+        if found:
+            earlier = self.folder / "earlier" / f"iteration-{iteration}"
+            earlier.mkdir(parents=True, exist_ok=True)
+            for path in found:
+                path.replace(earlier / path.name)
+            self.display.say(f"evaluations and certificates so far are of earlier policies, and now in {earlier}")
+
+    def advance(
+        self,
+        advance: Callable[[State], tuple[State, Metrics]],
+        state: State,
+        first: int,
+        checkpoint_interval: float,
+        interruption: Interruption,
+    ) -> None:
+        """Iterate to the end. The device works on the next iteration while the last one is logged."""
+        pending, pause = None, 0.0
+        saved = self.mark = time.monotonic()
+        for iteration in range(first + 1, self.iterations + 1):
+            try:
+                state, metrics = advance(state)
+            except UserError as error:  # an environment broke, before the state was touched
+                if pending is not None:
+                    self.log([(iteration - 1, pending)])
+                    self.save(iteration - 1, state)
+                resume = f"qcrl train --resume --out {self.folder}"
+                kept = f"; saved up to iteration {iteration - 1}, to continue with: {resume}"
+                raise type(error)(f"{error}{kept if iteration > 1 else ''}") from error
+            due = time.monotonic() - saved >= max(checkpoint_interval, pause) or iteration == self.iterations
+            rows: list[tuple[int, Metrics]] = [] if pending is None else [(iteration - 1, pending)]
+            self.log([*rows, (iteration, metrics)] if due else rows)
+            pending = None if due else metrics
+            asked, broken = interruption.requested, not self.alive.any()
+            if pending is not None and (asked or broken):
+                self.log([(iteration, pending)])
+                pending = None
+            if pending is None:
+                begun = time.monotonic()
+                self.save(iteration, state)
+                saved = self.mark = time.monotonic()
+                if checkpoint_interval:  # a large replay shall not be written most of the time
+                    pause = 10 * (saved - begun)
+            if asked and iteration < self.iterations:
+                raise Interrupted(self.folder, asked)
+            if broken:
+                break
+
+    def log(self, rows: Sequence[tuple[int, Metrics]]) -> None:
+        """Write and show some iterations, once all of them are done: they share the time since the last ones."""
+        if not rows:
+            return
+        while not rows[-1][1].scalars["alive"].is_ready():  # type: ignore[attr-defined]
+            time.sleep(0.002)  # not block_until_ready: signals are only heard between two lines of Python
+        now = time.monotonic()
+        speed = len(rows) * len(self.lanes) * self.algorithm.steps_per_iteration / (now - self.mark)
+        self.mark = now
+        for iteration, metrics in rows:
+            scalars, episodes = jax.device_get(metrics)
+            for lane, before, after in zip(self.lanes, self.alive, scalars["alive"]):
+                if before and not after:
+                    self.display.say(
+                        f"{lane} turned non-finite in iteration {iteration}: it is frozen with its last good policy"
+                    )
+            self.alive = scalars["alive"]
+            self.tables.log(scalars, episodes, speed)
+            if self.alive.any():
+                self.display.update(iteration, scalars, speed)
+
+    def save(self, iteration: int, state: State) -> None:
+        """Policies for users, and a checkpoint that a resumed run continues from."""
+        state = checkpoints.to_numpy(state)
+        sizes = self.tables.sync()
+        policies = self.folder / "policies"
+        policies.mkdir(exist_ok=True)
+        for index, lane in enumerate(self.lanes):
+            own = jax.tree.map(lambda leaf, index=index: leaf[index], state)
+            info = {
+                **lane.as_dict(),
+                "iteration": int(own.iteration),
+                "env_steps": int(own.env_steps),
+                "alive": bool(own.alive),
+                "algorithm": self.config["algorithm"],
+                "environment": self.config["environment"],
+            }
+            checkpoints.write_tree(policies / f"{lane}.safetensors", self.algorithm.policy_state(self.env, own), info)
+        checkpoints.save_checkpoint(self.folder / "checkpoints", iteration, state, {"sizes": sizes})

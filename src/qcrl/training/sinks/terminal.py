@@ -1,0 +1,114 @@
+"""What the user sees while a run trains: a bar in a terminal, a line now and then elsewhere."""
+
+import time
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from qcrl.runs.lane import Lane, by_setting
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Bar(Progress):
+    """A progress bar with a line of text above it, which a narrow terminal does not cut short."""
+
+    status = "starting"
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield Text(self.status)
+        yield from super().get_renderables()
+
+
+class Display:
+    """Progress of one run, on stderr. Anything that goes wrong in showing it never disturbs the training."""
+
+    def __init__(self, lanes: Sequence[Lane], enabled: bool = True) -> None:
+        self.console = Console(stderr=True, quiet=not enabled)
+        self.lanes = lanes
+        self.first = self.iterations = 0
+        self.started = self.last_line = time.monotonic()
+        self.bar: Bar | None = None
+        if enabled and self.console.is_terminal:
+            columns = (
+                SpinnerColumn(),
+                BarColumn(None),
+                TaskProgressColumn(),
+                TimeRemainingColumn(),
+                TextColumn("left"),
+            )
+            self.bar = Bar(*columns, console=self.console)
+            self.task = self.bar.add_task("", total=None)
+
+    def __enter__(self) -> "Display":
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def say(self, text: str) -> None:
+        """A message of its own, above the bar."""
+        try:
+            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+        except OSError:
+            self.console = Console(stderr=True, quiet=True)
+
+    def stage(self, text: str) -> None:
+        """What is going on while there is no progress to show."""
+        if self.bar is not None:
+            self.bar.status = text
+        else:
+            self.say(text)
+
+    def start(self, first: int, iterations: int) -> None:
+        """Training begins, `first` of its iterations are done."""
+        self.first, self.iterations = first, iterations
+        self.started = time.monotonic()
+        if self.bar is not None:
+            self.bar.reset(self.task, completed=first, total=iterations)
+
+    def update(self, iteration: int, scalars: dict[str, np.ndarray], steps_per_second: float) -> None:
+        text = summary(self.lanes, scalars, steps_per_second)
+        if self.bar is not None:
+            self.bar.status = text
+            self.bar.update(self.task, completed=iteration)
+            return
+        now = time.monotonic()
+        if now - self.last_line >= SECONDS_BETWEEN_LINES or iteration == self.iterations:
+            self.last_line = now
+            left = (now - self.started) / (iteration - self.first) * (self.iterations - iteration)
+            share = f"{iteration / self.iterations:4.0%}"
+            self.say(f"{share}  {text}  {time.strftime('%H:%M:%S', time.gmtime(left))} left")
+
+
+def summary(lanes: Sequence[Lane], scalars: dict[str, np.ndarray], steps_per_second: float) -> str:
+    """Outage against its target, return and multiplier as means over seeds, per setting; speed over all lanes."""
+    groups = by_setting(lanes)
+
+    def means(name: str, form: str) -> str:
+        value = {lane: scalars[name][i] for i, lane in enumerate(lanes)}
+        return "|".join(format(np.mean([value[lane] for lane in group]), form) for group in groups)
+
+    asked = [group[0].setting for group in groups]
+    shown = []
+    for name, column in {"asked": "probability", "limit": "limit", "learning rate": "learning_rate"}.items():
+        values = [f"{setting[column]:g}" for setting in asked if column in setting]
+        if values and (name == "asked" or len(set(values)) > 1):
+            shown.append(f"{name} {'|'.join(values if len(set(values)) > 1 else values[:1])}")
+    return (
+        f"outage {means('outage', '.3f')} ({', '.join(shown)})  return {means('episode_return', '.2f')}  "
+        f"multiplier {means('multiplier', '.2f')}  {steps_per_second:,.0f} steps/s"
+    )

@@ -1,0 +1,66 @@
+"""Live curves elsewhere: TensorBoard event files in the run folder, and Weights & Biases where asked for."""
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from qcrl.errors import UserError
+from qcrl.kinds import Json
+
+
+class TensorBoard:
+    """Event files. Written without a background thread, so that a full disk raises here and nowhere else."""
+
+    def __init__(self, folder: Path, suffix: str) -> None:
+        try:
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto.event_pb2 import Event
+        except ImportError:
+            warnings.warn("tensorboardX is not installed, so no TensorBoard events are written", stacklevel=2)
+            self.writer = None
+        else:
+            self.writer = EventsWriter(str(folder / "events"), suffix)
+            self.event = Event
+
+    def log(self, step: int, scalars: dict[str, float]) -> None:
+        if self.writer is not None:
+            event = self.event(wall_time=time.time(), step=step)
+            for tag, value in scalars.items():
+                event.summary.value.add(tag=tag, simple_value=value)
+            self.writer.write_event(event)
+
+    def flush(self) -> None:
+        if self.writer is not None:
+            self.writer.flush()
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+
+def require_wandb() -> Any:
+    """The wandb module."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise UserError(
+            "Weights & Biases was asked for, but wandb is not installed; pip install 'qcrl[wandb]'"
+        ) from error
+    return wandb
+
+
+class WandB:
+    """A Weights & Biases run."""
+
+    def __init__(self, folder: Path, project: str, config: Json) -> None:
+        self.run = require_wandb().init(project=project, name=folder.name, dir=str(folder), config=config)
+
+    def log(self, step: int, scalars: dict[str, float]) -> None:
+        self.run.log(scalars, step=step)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.run.finish()

@@ -1,0 +1,95 @@
+"""Constraints know themselves: their statistics against closed forms, their judgement, their words, and JSON."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qcrl import CVaR, Mean, Outage, UserError
+from qcrl.constraints import Constraint, Steering, from_dict
+
+COSTS = jnp.array([1.0, 4.0, 9.0, 16.0, 25.0, 99.0])
+VALID = jnp.array([True] * 5 + [False])
+
+
+@pytest.mark.parametrize(
+    ("constraint", "statistic", "value", "target"),
+    [
+        (Outage(10, 0.25), "outage", 2 / 5, 0.25),
+        (Outage(10, 0.25), "outage ratio", 1.6, 1.0),
+        (Outage(10, 0.2), "quantile", 25 / 2, 5.0),
+        (Mean(10), "mean", 11 / 2, 5.0),
+    ],
+)
+def test_what_training_is_steered_by(constraint, statistic, value, target):
+    assert statistic in constraint.statistics
+    steering = constraint.steer(statistic, COSTS, VALID, 2.0)
+    assert float(steering.statistic) == pytest.approx(value)
+    assert float(steering.target) == pytest.approx(target)
+
+
+def test_how_costs_are_judged():
+    costs = np.array([0.0] * 90 + [20.0] * 10)
+    assert Outage(15, 0.5).judge(costs) == "kept"
+    assert Outage(15, 0.01).judge(costs) == "broken"
+    assert "cannot" not in Outage(15, 0.1).judge(costs)
+    assert Outage(15, 0.1).judge(costs).startswith("neither kept nor broken")
+    assert (Outage(15, 0.1).measure(costs), Outage(15, 0.1).bound) == (0.1, 0.1)
+    assert (Mean(2).measure(costs), Mean(2).judge(costs), Mean(1.9).judge(costs)) == (2.0, "kept", "broken")
+    assert CVaR(15, 0.2).measure(costs) == pytest.approx(10.0)
+    assert (CVaR(10, 0.2).judge(costs), CVaR(9, 0.2).judge(costs)) == ("kept", "broken")
+
+
+@pytest.mark.parametrize("constraint", [Outage(15, 0.1), Outage(2.5, 0.2, "hazards"), CVaR(3, 0.5), Mean(0, cost="x")])
+def test_json_gives_it_back(constraint):
+    assert from_dict(constraint.as_dict()) == constraint
+    assert constraint.words.count(f"{constraint.limit:g}")
+
+
+def test_its_numbers_are_leaves_and_its_cost_is_not():
+    stacked = jax.tree.map(lambda *x: jnp.array(x), Outage(1, 0.1, "a"), Outage(2, 0.2, "a"))
+    assert stacked.cost == "a"
+    doubled = jax.vmap(lambda constraint: constraint.limit * constraint.probability)(stacked)
+    np.testing.assert_allclose(doubled, [0.1, 0.4], rtol=1e-6)
+    assert jax.tree.structure(Outage(1, 0.1, "a")) != jax.tree.structure(Outage(1, 0.1, "b"))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Outage(-1, 0.1), lambda: Outage(15, 1.5), lambda: CVaR(1, 0), lambda: Mean("x")]
+)
+def test_what_cannot_work_is_refused(make):
+    with pytest.raises(UserError, match="must"):
+        make()
+
+
+@dataclass(frozen=True)
+class AtMostOnce(Constraint):
+    """A kind of one's own: no more than one episode may be over the limit."""
+
+    limit: float
+    cost: str = "cost"
+    statistics = ("count",)
+
+    def steer(self, statistic, costs, valid, unit):
+        return Steering(jnp.sum(costs > self.limit, where=valid), 1.0)
+
+    def measure(self, costs):
+        return float(np.sum(costs > self.limit))
+
+    @property
+    def bound(self):
+        return 1.0
+
+    @property
+    def words(self):
+        return f"one episode may cost more than {self.limit:g}"
+
+
+def test_a_kind_of_ones_own():
+    own = AtMostOnce(10)
+    assert float(own.steer("count", COSTS, VALID, 1.0).statistic) == 2
+    assert own.judge(np.array([1.0, 20.0])) == "kept"
+    assert own.as_dict()["kind"] == "test_constraints:AtMostOnce"
+    assert from_dict(own.as_dict()) == own

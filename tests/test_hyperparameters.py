@@ -1,0 +1,117 @@
+"""No hyper-parameter is ignored: changing any one of them changes the program that trains."""
+
+import dataclasses
+from functools import cache
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import jax
+import pytest
+
+from qcrl.algos.find import algorithms, build
+from qcrl.algos.hyperparameters import field_names
+from qcrl.constraints import Outage
+from qcrl.envs.two_path import TwoPathEnv
+from qcrl.training.checks import trained_under
+
+ENV = TwoPathEnv(length=8)
+PPO = dict(
+    num_envs=4,
+    steps_per_env=8,
+    chunk_length=4,
+    epochs=2,
+    minibatches=2,
+    hidden_sizes=(4, 6),
+    lstm_size=6,
+    skip=True,
+    cost_input="observation",
+    normalise_observations=True,
+    relative_gains=True,
+    initial_multiplier=1.0,
+    window=60,
+    driver_window=50,
+)
+SAC = dict(num_envs=2, steps_per_env=8, block_length=4, batch_size=4, replay_size=64, hidden_sizes=(4, 4))
+BASES = {
+    "qcpo": PPO | dict(quantiles=5, tail_quantiles=2),
+    "ppo_lag": PPO | dict(driver_window=50),
+    "outage_ppo": PPO,
+    "wcsac": SAC,
+    "wcsac_weibull": SAC,
+    "cvar_pg": dict(num_envs=4, steps_per_env=8, hidden_sizes=(4,)),
+}
+OTHER = {
+    # What a change of one step or a half cannot reach, and what needs another setting beside it.
+    "num_envs": dict(num_envs=8),
+    "steps_per_env": dict(steps_per_env=16),
+    "chunk_length": dict(chunk_length=8),
+    "minibatches": dict(minibatches=4),
+    "hidden_sizes": dict(hidden_sizes=(5, 6)),
+    "lstm_size": dict(lstm_size=0),
+    "cost_input": dict(cost_input="lstm"),
+    "relative_gains": dict(relative_gains=False, integral_power=1.0),
+    "out_of_phase": dict(out_of_phase=True, steps_per_env=4),
+    "block_length": dict(block_length=8),
+    "steps_per_update": dict(steps_per_update=8),
+    "window": dict(window=70),
+    "driver_window": dict(driver_window=40),
+    "steps_per_iteration": {},
+}
+
+
+def base(name):
+    preset = "paper" if "paper" in algorithms()[name].presets else "tuned"
+    return dataclasses.replace(build(name, preset), **BASES[name])
+
+
+def changed(name, field):
+    """The algorithm with another value of one field."""
+    algorithm = base(name)
+    if field in OTHER and not (field == "hidden_sizes" and name not in ("qcpo", "ppo_lag", "outage_ppo")):
+        return dataclasses.replace(algorithm, **OTHER[field])
+    hint, value = get_type_hints(type(algorithm))[field], getattr(algorithm, field)
+    if get_origin(hint) is Literal:
+        new = next(option for option in get_args(hint) if option != value)
+    elif hint is bool:
+        new = not value
+    elif hint is int:
+        new = value + 1
+    elif hint is float:
+        new = 0.37 if not 0.3 < value < 0.4 else 0.2
+    else:
+        new = (7, *value[1:])
+    return dataclasses.replace(algorithm, **{field: new})
+
+
+def program(algorithm):
+    """What training does, as text: the state before it, and one iteration."""
+    constraint = trained_under(algorithm, Outage(15.0, 0.1))
+    init = lambda seed: algorithm.init(ENV, jax.random.key(seed), [constraint])
+    start = jax.make_jaxpr(init)(0)
+    return f"{start}\n{jax.make_jaxpr(lambda state: algorithm.iterate(ENV, state))(jax.eval_shape(init, 0))}"
+
+
+@cache
+def base_program(name):
+    return program(base(name))
+
+
+def fields():
+    """Every field once, with the first algorithm that has it."""
+    seen = set()
+    for name, kind in algorithms().items():
+        if name not in BASES:
+            continue
+        for field in field_names(kind):
+            home = next(each for each in reversed(kind.__mro__) if field in vars(each).get("__annotations__", {}))
+            if (home, field) not in seen:
+                seen.add((home, field))
+                yield name, field
+
+
+@pytest.mark.parametrize(("name", "field"), fields())
+def test_no_hyperparameter_is_ignored(name, field):
+    assert program(changed(name, field)) != base_program(name)
+
+
+def test_every_algorithm_is_asked():
+    assert {*BASES} == {name for name in algorithms() if name != "fake"}

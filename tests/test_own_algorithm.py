@@ -1,0 +1,75 @@
+"""An algorithm from outside the package is a full citizen: trained, killed, resumed, evaluated, certified, drawn."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import qcrl
+from qcrl.algos.hyperparameters import to_json
+from qcrl.show.curves import read_curves
+from qcrl.show.figures import figure, save
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SMALL = {"num_envs": 4, "steps_per_env": 20, "chunk_length": 20, "epochs": 2, "hidden_sizes": (8,)}
+WHERE = {"device": "TwoPathEnv-v0", "host": "host_envs:OneStep"}
+
+
+@pytest.fixture
+def own(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import own_algorithm
+
+    return own_algorithm.Priced
+
+
+def test_as_an_object_and_as_a_name_it_is_the_same(own, tmp_path):
+    constraint = qcrl.Outage(15, 0.1)
+    given = [own(**SMALL), "own_algorithm:Priced"]
+    runs = [
+        qcrl.train(each, "TwoPathEnv-v0", constraint, 400, out=tmp_path / str(n), **({} if n == 0 else SMALL))
+        for n, each in enumerate(given)
+    ]
+    described = json.loads(json.dumps(to_json(own(**SMALL))))
+    assert runs[0].config["algorithm"] == runs[1].config["algorithm"] == described
+    assert (runs[0].metrics["excess_loss"] == runs[1].metrics["excess_loss"]).all()
+    assert runs[0].metrics["multiplier"][-1] > 0
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_it_goes_all_the_way(own, tmp_path, where):
+    out, limit = tmp_path / "run", 2.0
+    small = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if name != "hidden_sizes"]
+    command = [sys.executable, "-m", "qcrl.cli.main", "train", "own_algorithm:Priced", WHERE[where], "--limit", "2"]
+    paths = os.pathsep.join([str(EXAMPLES), str(Path(__file__).parent)])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    forever = ["--steps", "1e9", "--checkpoint-interval", "0", "--out", str(out)]
+    with subprocess.Popen([*command, *small, *forever], env=environment, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while len(list((out / "checkpoints").glob("*.safetensors"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    (out / "config.json").write_text((out / "config.json").read_text().replace("1000000000", "80"))
+    reached = max(int(path.stem) for path in (out / "checkpoints").glob("[0-9]*.safetensors"))
+    steps = str(80 * (reached + 3))
+    resumed = subprocess.run(
+        [*command[:4], "--resume", "--out", str(out), "--steps", steps],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    run = qcrl.load(out)
+    assert run.metrics["iteration"].tolist() == list(range(1, reached + 4))
+    result = qcrl.evaluate(run, episodes=50, progress=False)
+    assert result.per_lane[0].episodes == 50
+    assert result.per_lane[0].limit == limit
+    certificate = qcrl.certify(run, promise=0.9, progress=False)
+    assert certificate.verdict in ("certified", "violated", "undecided")
+    drawn = save(figure(read_curves([out])), tmp_path / "curves.png")
+    assert drawn.stat().st_size > 10_000
