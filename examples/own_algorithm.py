@@ -39,7 +39,8 @@ class Priced(PPO):
     def read_cost_head(self, outputs):
         return outputs[..., 0]
 
-    def cost_signal(self, env, state, trajectory, now, later, links):
+    def cost_signal(self, env, state, sampled):
+        trajectory, now, later, links = sampled
         limit, spent = state.constraints[0].limit, trajectory.inputs.spent[..., 0]
         above = lambda total: jnp.maximum(total - limit, 0.0) / self.excess_scale
         excess = above(spent + trajectory.cost[..., 0]) - above(spent)

@@ -143,7 +143,7 @@ def test_the_verdict_of_a_mean_constraint_says_so(call, tmp_path, monkeypatch):
     code, out, _ = call("train", "fake_mean", "TwoPathEnv-v0", "--steps", 100, "--out", tmp_path / "run")
     assert code == 0
     assert "at most 0.1 of episodes cost more than 15 (but trained under Mean). Reached: " in out
-    assert "Its own, Mean at most 15, is kept (" in out
+    assert "Its own constraint, that episodes cost at most 15 on average, is kept (" in out
     (tmp_path / "run" / "episodes.csv").write_text("seed,probability,limit,env_steps,return,cost\n")
     code, out, _ = call("train", "--resume", "--out", tmp_path / "run")
     assert (code, "No episode has ended yet: train for more steps." in out) == (0, True)

@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 
 from qcrl.algos.advantages import Links
+from qcrl.algos.ppo import Sampled
 from qcrl.algos.qcpo import QCPO
 from qcrl.algos.quantile_advantage import CostDistribution
 from qcrl.constraints import Outage
@@ -125,9 +126,8 @@ def train_on_a_chain(algorithm, steps=1500, batch=400):
         cost = jnp.zeros((3, batch)).at[2].set(-8.0 * jnp.log1p(-strata))
         old = repeat(table)
         following = jax.tree.map(lambda x: jnp.roll(x, -1, axis=0), old)
-        targets = algorithm.cost_signal(
-            env, state, SimpleNamespace(cost=cost[..., None]), old, following, links
-        ).targets
+        sampled = Sampled(SimpleNamespace(cost=cost[..., None]), old, following, links)
+        targets = algorithm.cost_signal(env, state, sampled).targets
         gradient = jax.grad(lambda table: algorithm.cost_loss(repeat(table), targets)[0])(table)
         update, memory = optimiser.update(gradient, memory)
         return (optax.apply_updates(table, update), memory), None

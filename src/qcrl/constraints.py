@@ -56,6 +56,8 @@ class Constraint:
     """The allowed episode cost."""
     cost: str
     """Which of the environment's costs."""
+    share_field: ClassVar[str | None] = None
+    """The field that says which share of episodes the constraint speaks of."""
     statistics: ClassVar[tuple[str, ...]]
     """Statistics of recent episode costs that training can be steered by; the first is the usual one."""
 
@@ -68,11 +70,15 @@ class Constraint:
             raise UserError(
                 f"limit is {self.limit!r}, but must be a finite number of at least 0: give the allowed episode cost"
             )
+        if self.share_field is not None and not _holds(self.share, lambda share: 0 < share < 1):
+            raise UserError(
+                f"{self.share_field} is {self.share!r}, but must lie strictly between 0 and 1: give a share such as 0.1"
+            )
 
     @property
     def share(self) -> float | None:
         """The share of episodes that the constraint speaks of; None where it speaks of all."""
-        return None
+        return None if self.share_field is None else getattr(self, self.share_field)
 
     @classmethod
     def from_outage(cls, outage: "Outage") -> Self:
@@ -120,15 +126,7 @@ class Outage(Constraint):
     probability: float
     cost: str = "cost"
 
-    statistics = ("quantile", "outage", "outage ratio")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_share("probability", self.probability)
-
-    @property
-    def share(self) -> float:
-        return self.probability
+    share_field, statistics = "probability", ("quantile", "outage", "outage ratio")
 
     @classmethod
     def from_outage(cls, outage: "Outage") -> "Outage":
@@ -173,15 +171,7 @@ class CVaR(Constraint):
     level: float
     cost: str = "cost"
 
-    statistics = ("cvar",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_share("level", self.level)
-
-    @property
-    def share(self) -> float:
-        return self.level
+    share_field, statistics = "level", ("cvar",)
 
     @classmethod
     def from_outage(cls, outage: "Outage") -> "CVaR":
@@ -230,11 +220,6 @@ def from_dict(description: Mapping[str, object]) -> Constraint:
     if not (isinstance(kind, type) and issubclass(kind, Constraint)):
         raise UserError(f"there is no constraint {name!r}; the known ones are {', '.join(kinds)}")
     return kind(**values)
-
-
-def _check_share(name: str, share: float) -> None:
-    if not _holds(share, lambda share: 0 < share < 1):
-        raise UserError(f"{name} is {share!r}, but must lie strictly between 0 and 1: give a share such as 0.1")
 
 
 def _holds(value: Any, condition: Callable[[Any], bool]) -> bool:

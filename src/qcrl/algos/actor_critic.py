@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -61,7 +62,7 @@ class ActorCritic(PPOSettings):
 
     def unscale(self, estimate: Tree) -> Tree:
         """The same estimate in the task's own costs."""
-        raise NotImplementedError
+        return jax.tree.map(lambda x: self.cost_scale * x, estimate)
 
     def network(self, env: Described) -> Network:
         clip = self.observation_clip if self.normalise_observations else math.inf

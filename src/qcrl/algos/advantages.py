@@ -5,6 +5,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+Steps = Float[Array, "time env"]
+
 
 class Links(NamedTuple):
     """How each step of a batch is tied to the one after it."""
@@ -15,14 +17,7 @@ class Links(NamedTuple):
     """Later steps count towards this one's advantage; false at the end of an episode, or of a chunk if cut there."""
 
 
-def gae(
-    signal: Float[Array, "time env"],
-    value: Float[Array, "time env"],
-    next_value: Float[Array, "time env"],
-    links: Links,
-    discount: float,
-    gae_lambda: float,
-) -> Float[Array, "time env"]:
+def gae(signal: Steps, value: Steps, next_value: Steps, links: Links, discount: float, gae_lambda: float) -> Steps:
     """Sum over later steps of (discount * gae_lambda)^k times the TD error of `signal`.
 
     Lambda 0 is the TD error itself; with lambda 1, advantage + value is the sampled return.

@@ -43,6 +43,8 @@ class Algorithm:
     """How many allowed outages the recent episodes that it is judged by must hold at least."""
     presets: ClassVar[dict[str, "Algorithm"]] = {}
     """Named settings, as instances."""
+    lengths: ClassVar[dict[str, int]] = {}
+    """Environment steps of a training under a preset, where no other length is asked for."""
 
     num_envs: int = 12
     """Environments stepped side by side."""
@@ -59,9 +61,9 @@ class Algorithm:
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
-        for own in ("name", "label", "presets"):  # a child is not what its parent is called
+        for own in ("name", "label", "presets", "lengths"):  # a child is not what its parent is called
             if own not in vars(cls):
-                setattr(cls, own, {} if own == "presets" else "")
+                setattr(cls, own, "" if own in ("name", "label") else {})
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():

@@ -43,20 +43,18 @@ class CVaRLearner(NamedTuple):
     """What the three time scales change."""
 
     params: Params
-    normaliser: Normaliser
-    optimiser: Tree
     nu: Float[Array, ""]
     """Follows the (1 - p) quantile of episode costs."""
     multiplier: Float[Array, ""]
+    normaliser: Normaliser
+    optimiser: Tree
 
 
 @dataclass(frozen=True)
 class CVaRPG(Algorithm):
     """Maximise return subject to CVaR(episode cost) <= limit at a level, by gradients of whole episodes."""
 
-    name = "cvar_pg"
-    label = "CVaR-PG"
-    trains_under = CVaR
+    name, label, trains_under = "cvar_pg", "CVaR-PG", CVaR
 
     learning_rate: float = 3e-3
     """Adam's learning rate for the policy."""
@@ -104,7 +102,7 @@ class CVaRPG(Algorithm):
         if not env.discrete:
             params |= {"log_std": jnp.full(size, self.initial_log_std, jnp.float32)}
         limit = jnp.asarray(constraints[0].limit, jnp.float32)
-        learner = CVaRLearner(params, normaliser, OPTIMISER.init(params), nu=limit, multiplier=jnp.zeros(()))
+        learner = CVaRLearner(params, limit, jnp.zeros(()), normaliser, OPTIMISER.init(params))
         return self.start(env, learner, key, env_key, constraints)
 
     def multiplier(self, learner: CVaRLearner) -> Float[Array, ""]:
@@ -137,7 +135,7 @@ class CVaRPG(Algorithm):
         update, optimiser = OPTIMISER.update(gradient, before.optimiser)
         params = jax.tree.map(lambda p, u: p - state.learning_rate * u, before.params, update)
         normaliser = before.normaliser.update(trajectory.inputs.obs)
-        learned = CVaRLearner(params, normaliser, optimiser, nu, multiplier)
+        learned = CVaRLearner(params, nu, multiplier, normaliser, optimiser)
         learner = choose(jnp.any(episodes.finished), learned, before)._replace(normaliser=normaliser)
         return state._replace(learner=learner), {**scalars, "nu": learner.nu}
 

@@ -9,6 +9,8 @@ from qcrl.algos.algorithm import Algorithm
 from qcrl.errors import UserError, check_name, load, path_of
 
 DEFAULT_PRESET = "fast"
+DEFAULT_STEPS = 1_000_000
+"""Where a preset has no length of its own."""
 
 
 @cache

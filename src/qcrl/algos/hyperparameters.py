@@ -84,8 +84,9 @@ def coerce(hint: Any, value: Any) -> Any:
         parts = value if isinstance(value, list | tuple) else (value,)
         return tuple(coerce(options[0], part) for part in parts)
     elif get_origin(hint) is Literal:
-        if value in options:
-            return value
+        word = "none" if value is None else value  # `parse` cannot know that a field has a choice of that name
+        if word in options:
+            return word
     elif hint in (int, float):
         if isinstance(value, numbers.Real) and not isinstance(value, bool) and hint(value) == value:
             return hint(value)

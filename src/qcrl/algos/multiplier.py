@@ -36,11 +36,6 @@ class Multiplier(NamedTuple):
     integral: Float[Array, ""]
     smooth_error: Float[Array, ""]
 
-    @staticmethod
-    def init(value: float) -> "Multiplier":
-        start = jnp.full((), value, jnp.float32)
-        return Multiplier(start, start, jnp.zeros(()))
-
     def update(self, steering: Steering, gains: Gains) -> "Multiplier":
         """The integral follows the error, the proportional part its running mean."""
         error = jnp.clip(steering.statistic - steering.target, -gains.clip, gains.clip)
@@ -53,6 +48,11 @@ class Multiplier(NamedTuple):
         follow = gains.proportional * smooth_error
         value = jnp.maximum(0.0, integral + follow * (integral if gains.relative else 1.0))
         return Multiplier(value, integral, smooth_error)
+
+    @staticmethod
+    def init(value: float) -> "Multiplier":
+        start = jnp.full((), value, jnp.float32)
+        return Multiplier(start, start, jnp.zeros(()))
 
 
 def episode_window(window: int, probability: float, outages: int = 2) -> int:

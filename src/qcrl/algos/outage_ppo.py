@@ -17,11 +17,13 @@ from jaxtyping import Array, Bool, Float, Int
 
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.losses import value_loss
-from qcrl.algos.ppo import PPO, CostSignal
+from qcrl.algos.ppo import PPO, CostSignal, Sampled
+from qcrl.algos.presets import AS_RELEASED, TUNED
 from qcrl.constraints import Outage, Steering
 from qcrl.envs.base import Described
+from qcrl.kinds import Settings
 from qcrl.sampling.learner import Scalars
-from qcrl.sampling.record import State, Trajectory
+from qcrl.sampling.record import State
 
 FIRST_TARGET = 0.5
 """The outage that is steered to at first, where the target comes down."""
@@ -32,21 +34,11 @@ def outages(over: Bool[Array, "*batch"], over_after: Bool[Array, "*batch"]) -> F
     return over_after.astype(jnp.float32) - over.astype(jnp.float32)
 
 
-class Targets(NamedTuple):
-    """What the outage critic is trained on."""
-
-    returns: Float[Array, "*batch"]
-    open: Bool[Array, "*batch"]
-    """The limit is not passed yet."""
-
-
 @dataclass(frozen=True)
 class OutagePPO(PPO):
     """Maximise return subject to Pr(episode cost > limit) <= probability, by a critic of that probability."""
 
-    name = "outage_ppo"
-    label = "Outage-PPO"
-    trains_under = Outage
+    name, label, trains_under = "outage_ppo", "Outage-PPO", Outage
     outages_in_window = 10
 
     outage_scale: float = 10.0
@@ -85,18 +77,11 @@ class OutagePPO(PPO):
     def read_cost_head(self, outputs: Float[Array, "*batch 1"]) -> Float[Array, "*batch"]:
         return outputs[..., 0]
 
-    def unscale(self, estimate: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-        return jnp.clip(estimate / self.outage_scale, 0.0, 1.0)
+    def unscale(self, estimate: Float[Array, "*batch"]) -> "OutageProbability":
+        return OutageProbability(jnp.clip(estimate / self.outage_scale, 0.0, 1.0))
 
-    def cost_signal(
-        self,
-        env: Described,
-        state: State,
-        trajectory: Trajectory,
-        now: Float[Array, "time env"],
-        later: Float[Array, "time env"],
-        links: Links,
-    ) -> CostSignal:
+    def cost_signal(self, env: Described, state: State, sampled: Sampled) -> CostSignal:
+        trajectory, now, later, links = sampled
         kind, limit = env.costs.index(state.constraints[0].cost), state.constraints[0].limit
         spent, cost = trajectory.inputs.spent[..., kind], trajectory.cost[..., kind]
         over, over_after = spent > limit, spent + cost > limit
@@ -108,40 +93,35 @@ class OutagePPO(PPO):
         returns = now + gae(outage, now, later, links, 1.0, self.target_lambda)
         return CostSignal(advantage, Targets(returns, ~over), {"outage_estimate": jnp.mean(now) / self.outage_scale})
 
-    def cost_loss(self, estimate: Float[Array, "*batch"], targets: Targets) -> tuple[Float[Array, ""], Scalars]:
+    def cost_loss(self, estimate: Float[Array, "*batch"], targets: "Targets") -> tuple[Float[Array, ""], Scalars]:
         """Where the limit is passed there is nothing to learn."""
         loss = value_loss(jnp.where(targets.open, estimate, 0.0), jnp.where(targets.open, targets.returns, 0.0))
         return self.outage_loss_weight * loss, {"outage_loss": loss}
 
 
-# As tuned for QCPO, where what the critic learns is another matter; the multiplier moves by shares of the probability.
-tuned = OutagePPO(
-    max_gradient_norm=1e4,
-    warmup_iterations=1,
-    gae_lambda=0.97,
-    cost_gae_lambda=0.97,
-    target_lambda=0.97,
-    divide_by_multiplier=True,
-    cost_input="observation",
-    budget_input=True,
-    normalise_observations=True,
-    tanh_mean=True,
-    lstm_size=0,
-    minibatches=4,
-    learning_rate=6e-4,
-    learning_rate_halving=120.0,
-    clip=0.2,
-    target_kl=0.02,
-    initial_log_std=-0.7,
-    relative_gains=True,
-    initial_multiplier=1.0,
-    integral_gain=0.025,
-    integral_power=0.5,
-    target_margin=0.05,
-    proportional_gain=0.3,
-    gain_smoothing=0.8,
-    error_clip=1.0,
+class OutageProbability(NamedTuple):
+    """What the critic expects: the probability that the limit will be passed, if it is not passed already."""
+
+    value: Float[Array, "*batch"]
+
+
+class Targets(NamedTuple):
+    """What the outage critic is trained on."""
+
+    returns: Float[Array, "*batch"]
+    open: Bool[Array, "*batch"]
+    """The limit is not passed yet."""
+
+
+# The batch is as large as QCPO's, in many environments for few steps each. The multiplier moves by shares of the
+# probability.
+OWN: Settings = dict(
+    num_envs=96, steps_per_env=125, chunk_length=125, out_of_phase=True, budget_input=True, cost_scale=1.0, skip=False
 )
-scale = replace(tuned, num_envs=144, steps_per_env=1000, epochs=6, minibatches=16)
-fast = replace(tuned, num_envs=48, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
+tuned = OutagePPO(**AS_RELEASED | TUNED | OWN, integral_gain=0.025, proportional_gain=0.3, error_clip=1.0)
+# Twelve times the samples, which an accelerator makes in half a minute.
+scale = replace(tuned, num_envs=1152, epochs=6, minibatches=16, window=288, driver_window=288)
+# Two cores: a small network, and a batch of 48 episodes.
+fast = replace(tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
 OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale}
+OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": 60_000_000}

@@ -27,6 +27,17 @@ from qcrl.sampling.learner import Scalars
 from qcrl.sampling.record import Experience, State, Trajectory, choose, read_trajectory
 
 
+class Sampled(NamedTuple):
+    """A batch, and what the cost critic thought of it while sampling."""
+
+    trajectory: Trajectory
+    now: Tree
+    """Its estimates at every step."""
+    later: Tree
+    """Its estimates a step later."""
+    links: Links
+
+
 class CostSignal(NamedTuple):
     """What the costs of a batch say to the policy and to the cost critic."""
 
@@ -54,10 +65,8 @@ class Batch(NamedTuple):
 class PPO(ActorCritic):
     """Training, as pure functions that can be compiled, and vectorised over keys and the numbers of constraints."""
 
-    def cost_signal(
-        self, env: Described, state: State, trajectory: Trajectory, now: Tree, later: Tree, links: Links
-    ) -> CostSignal:
-        """Cost advantage and critic targets, from the estimates made while sampling, now and a step later."""
+    def cost_signal(self, env: Described, state: State, sampled: Sampled) -> CostSignal:
+        """Cost advantage and critic targets."""
         raise NotImplementedError
 
     def cost_loss(self, estimate: Tree, targets: Tree) -> tuple[Float[Array, ""], Scalars]:
@@ -139,7 +148,7 @@ class PPO(ActorCritic):
             gae(trajectory.reward / self.reward_scale, now.value, later.value, links, self.discount, decay)
             for decay in (self.gae_lambda, self.target_lambda)
         )
-        signal = self.cost_signal(env, state, trajectory, now.cost, later.cost, links)
+        signal = self.cost_signal(env, state, Sampled(trajectory, now.cost, later.cost, links))
         columns = (
             trajectory.inputs,
             trajectory.first,

@@ -4,23 +4,21 @@ from dataclasses import dataclass, replace
 
 from jaxtyping import Array, Float
 
-from qcrl.algos.advantages import Links, gae
+from qcrl.algos.advantages import gae
 from qcrl.algos.losses import value_loss
-from qcrl.algos.ppo import PPO, CostSignal
+from qcrl.algos.ppo import PPO, CostSignal, Sampled
 from qcrl.algos.presets import AS_RELEASED, SMALL
 from qcrl.constraints import Mean
 from qcrl.envs.base import Described
 from qcrl.sampling.learner import Scalars
-from qcrl.sampling.record import State, Trajectory
+from qcrl.sampling.record import State
 
 
 @dataclass(frozen=True)
 class PPOLag(PPO):
     """Maximise return subject to E[episode cost] <= limit; the probability is only reported."""
 
-    name = "ppo_lag"
-    label = "PPO_Lag"
-    trains_under = Mean
+    name, label, trains_under = "ppo_lag", "PPO_Lag", Mean
 
     cost_mean_loss_weight: float = 1.0
     """Weight of the loss of the mean cost estimate."""
@@ -36,18 +34,8 @@ class PPOLag(PPO):
     def read_cost_head(self, outputs: Float[Array, "*batch 1"]) -> Float[Array, "*batch"]:
         return outputs[..., 0]
 
-    def unscale(self, estimate: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-        return estimate * self.cost_scale
-
-    def cost_signal(
-        self,
-        env: Described,
-        state: State,
-        trajectory: Trajectory,
-        now: Float[Array, "time env"],
-        later: Float[Array, "time env"],
-        links: Links,
-    ) -> CostSignal:
+    def cost_signal(self, env: Described, state: State, sampled: Sampled) -> CostSignal:
+        trajectory, now, later, links = sampled
         cost = self.scaled_cost(env, state, trajectory)
         advantage = gae(cost, now, later, links, self.discount, self.cost_gae_lambda)
         returns = now + gae(cost, now, later, links, self.discount, self.target_lambda)
@@ -65,3 +53,4 @@ authors = replace(paper, **AS_RELEASED, cost_mean_loss_weight=0.5, integral_gain
 tuned = replace(authors, late_cost=False, integral_gain=0.1, driver_window=100)
 fast = replace(tuned, **SMALL)
 PPOLag.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast}
+PPOLag.lengths = dict.fromkeys(("paper", "authors", "tuned"), 5_000_000)

@@ -7,17 +7,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from qcrl.algos.advantages import Links, gae
+from qcrl.algos.advantages import gae
 from qcrl.algos.losses import value_loss
-from qcrl.algos.ppo import PPO, CostSignal
-from qcrl.algos.presets import AS_RELEASED, SMALL
+from qcrl.algos.ppo import PPO, CostSignal, Sampled
+from qcrl.algos.presets import AS_RELEASED, SMALL, TUNED
 from qcrl.algos.quantile_advantage import CostDistribution, quantile_advantage
 from qcrl.constraints import Outage
 from qcrl.envs.base import Described
 from qcrl.errors import UserError
 from qcrl.quantiles import ascending, grid, quantile_huber_loss
 from qcrl.sampling.learner import Scalars
-from qcrl.sampling.record import State, Trajectory
+from qcrl.sampling.record import State
 from qcrl.tails import Weibull, weibull_loss
 
 
@@ -32,9 +32,7 @@ class Targets(NamedTuple):
 class QCPO(PPO):
     """Maximise return subject to Pr(episode cost > limit) <= probability, as a limit on the quantile."""
 
-    name = "qcpo"
-    label = "QCPO"
-    trains_under = Outage
+    name, label, trains_under = "qcpo", "QCPO", Outage
 
     driver: Literal["quantile", "outage"] = "quantile"
     """Statistic of the constraint that drives the multiplier: the cost's quantile or the counted outage."""
@@ -81,15 +79,8 @@ class QCPO(PPO):
     def steers_by(self) -> str:
         return self.driver
 
-    def cost_signal(
-        self,
-        env: Described,
-        state: State,
-        trajectory: Trajectory,
-        now: CostDistribution,
-        later: CostDistribution,
-        links: Links,
-    ) -> CostSignal:
+    def cost_signal(self, env: Described, state: State, sampled: Sampled) -> CostSignal:
+        trajectory, now, later, links = sampled
         cost = self.scaled_cost(env, state, trajectory)
         advantage, weight = quantile_advantage(
             cost,
@@ -126,32 +117,10 @@ class QCPO(PPO):
 
 paper = QCPO()
 authors = replace(paper, **AS_RELEASED, cost_mean_loss_weight=0.5, weight_smoothing="standardise")
-# The outage error is bounded, so the multiplier cannot wind up while costs are still high. It moves slowly: the policy
-# first learns the task, then to keep the constraint, and the falling learning rate lets it settle there, a little below
-# the target. The tasks need little memory: without the LSTM there is time for four times as many gradient steps.
-tuned = replace(
-    authors,
-    lstm_size=0,
-    late_cost=False,
-    cut_at_chunks=False,
-    clipping="joint",
-    minibatches=4,
-    learning_rate=6e-4,
-    learning_rate_halving=120.0,
-    clip=0.2,
-    target_kl=0.02,
-    initial_log_std=-0.7,
-    driver="outage",
-    relative_gains=True,
-    initial_multiplier=1.0,
-    integral_gain=0.25,
-    integral_power=0.5,
-    target_margin=0.05,
-    proportional_gain=3.0,
-    gain_smoothing=0.8,
-    error_clip=0.1,
-)
+# The outage error is bounded, so the multiplier cannot wind up while costs are still high.
+tuned = replace(authors, **TUNED, driver="outage", integral_gain=0.25, proportional_gain=3.0, error_clip=0.1)
 # One-step quantile advantages, as in the paper's text: a sum over later steps brings back the mean of the costs, and on
 # TwoPathEnv with it the wrong route.
 fast = replace(authors, **SMALL, driver="outage", integral_gain=0.5, error_clip=0.1, cost_gae_lambda=0.0, kappa=0.1)
 QCPO.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast}
+QCPO.lengths = dict.fromkeys(("paper", "authors", "tuned"), 5_000_000)

@@ -95,12 +95,12 @@ class MultiplierSettings(Algorithm):
 
     integral_gain: float = 0.1
     """Learning rate of the multiplier, eta; integral gain of its PI rule."""
+    error_clip: float = math.inf
+    """Bound on the statistic's error, in scaled costs or, where it is the outage, as a share of episodes."""
     proportional_gain: float = 0.0
     """Proportional gain of the multiplier's PI rule."""
     gain_smoothing: float = 0.95
     """Decay of the running mean behind the proportional gain."""
-    error_clip: float = math.inf
-    """Bound on the statistic's error, in scaled costs or, where it is the outage, as a share of episodes."""
     relative_gains: bool = False
     """Gains count times the multiplier, which then needs an initial value above 0."""
     integral_power: float = 1.0

@@ -23,15 +23,14 @@ from qcrl.tails import Gaussian, Weibull
 
 TAILS: dict[str, type[Gaussian] | type[Weibull]] = {"gaussian": Gaussian, "weibull": Weibull}
 VARIANCE_RANGE = 1e-8, 1e8
+Each = Float[Array, "*batch"]
 
 
 @dataclass(frozen=True)
 class WCSAC(SAC):
     """Maximise return subject to CVaR(episode cost) <= limit at the level `probability`, from a Gaussian tail."""
 
-    name = "wcsac"
-    label = "WCSAC"
-    trains_under = CVaR
+    name, label, trains_under = "wcsac", "WCSAC", CVaR
 
     tail: Literal["gaussian", "weibull"] = "gaussian"
     """Distribution that is given the critics' mean and variance, and whose CVaR is constrained."""
@@ -102,8 +101,7 @@ class WCSAC(SAC):
 class WCSACWeibull(WCSAC):
     """Maximise return subject to CVaR(episode cost) <= limit at the level `probability`, from a Weibull tail."""
 
-    name = "wcsac_weibull"
-    label = "WCSAC-Weibull"
+    name, label = "wcsac_weibull", "WCSAC-Weibull"
 
     tail: Literal["gaussian", "weibull"] = "weibull"
     """Distribution that is given the critics' mean and variance, and whose CVaR is constrained."""
@@ -114,13 +112,7 @@ def moments(values: Float[Array, "critic ..."]) -> tuple[Float[Array, "*batch"],
     return values[2], jnp.clip(jax.nn.softplus(values[3]), *VARIANCE_RANGE)
 
 
-def variance_target(
-    cost: Float[Array, "*batch"],
-    mean: Float[Array, "*batch"],
-    next_mean: Float[Array, "*batch"],
-    next_variance: Float[Array, "*batch"],
-    discount: float,
-) -> Float[Array, "*batch"]:
+def variance_target(cost: Each, mean: Each, next_mean: Each, next_variance: Each, discount: float) -> Each:
     """A sample of Var[c + gamma X'] = E[(c + gamma m')^2 + gamma^2 v'] - m^2; by itself it may be negative."""
     return jnp.square(cost + discount * next_mean) + discount**2 * next_variance - jnp.square(mean)
 

@@ -21,7 +21,7 @@ DEFAULTS: Settings = {
     "env": "TwoPathEnv-v0",
     "limit": [15.0],
     "outage": [0.1],
-    "steps": 1_000_000,
+    "steps": "the length of the preset",
     "seeds": 1,
     "first_seed": 0,
     "preset": DEFAULT_PRESET,
@@ -94,7 +94,8 @@ def _add_hyperparameters(parser: Parser, algo: str, preset: str) -> None:
     settings = kind.presets.get(preset) or kind.presets.get(DEFAULT_PRESET) or kind()
     hints, texts = get_type_hints(kind), hyperparameters.documentation(kind)
     for heading, fields in hyperparameters.grouped(kind).items():
-        group = parser.add_argument_group(f"{heading} (hyper-parameters of {algo}, defaults: preset {preset})")
+        source = f"preset {preset}" if preset in kind.presets else "its own"
+        group = parser.add_argument_group(f"{heading} (hyper-parameters of {algo}, defaults: {source})")
         for field in fields:
             value = getattr(settings, field)
             is_list = isinstance(value, tuple)
@@ -157,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _with_defaults(args: argparse.Namespace) -> Settings:
     """What was not given is as in the run that is resumed, or the default."""
-    defaults: Settings = {**DEFAULTS, "algorithm": None, "cost": None}
+    defaults: Settings = {**DEFAULTS, "algorithm": None, "cost": None, "steps": None}
     if args.resume and (Path(args.out) / "config.json").exists():
         stored = read_config(Path(args.out))
         check_format(Path(args.out), stored)

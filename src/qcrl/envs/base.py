@@ -13,15 +13,19 @@ ONE_COST = ("cost",)
 """The names of an environment's costs where it has one, the usual case."""
 
 
+Scalar = Float[Array, ""]
+Flag = Bool[Array, ""]
+
+
 class Step(NamedTuple):
     """What one step of an environment returns."""
 
     obs: Float[Array, " obs"]
-    reward: Float[Array, ""]
+    reward: Scalar
     cost: Float[Array, "*cost"]
     """One number, or one for each of the environment's `costs`."""
-    terminated: Bool[Array, ""]
-    truncated: Bool[Array, ""]
+    terminated: Flag
+    truncated: Flag
 
 
 class Described(Protocol):

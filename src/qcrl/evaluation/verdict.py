@@ -43,7 +43,7 @@ def _judge(run: Run, env: Described, lanes: list[Lane]) -> str:
     own = ""
     if not isinstance(trained, Outage):
         judged = f"{trained.judge(costs.ravel())} ({trained.measure(costs.ravel()):.2f})"
-        own = f"Its own, {type(trained).__name__} at most {trained.limit:g}, is {judged}. "
+        own = f"Its own constraint, that {trained.words}, is {judged}. "
     spent = f" (of the episodes over the limit {costs[over].mean():.2f})" if outages else ""
     return (
         f"{asked}. Reached: {outages / episodes:.3f} ({outages:,} of {episodes:,} {kind}; exact 95% interval "

@@ -19,16 +19,19 @@ from qcrl.nets.lstm import matmul
 Params = dict[str, Tree]
 
 
+PerStep = Float[Array, "*batch"]
+
+
 class Inputs(NamedTuple):
     """What is known before a step. All but the observation are 0 at the start of an episode."""
 
     obs: Float[Array, "*batch obs"]
     previous_action: Float[Array, "*batch action"]
-    previous_reward: Float[Array, "*batch"]
+    previous_reward: PerStep
     previous_cost: Float[Array, "*batch cost"]
     spent: Float[Array, "*batch cost"]
     """What the episode has cost so far."""
-    time: Float[Array, "*batch"]
+    time: PerStep
     """Steps of the episode so far."""
 
     @staticmethod

@@ -8,18 +8,14 @@ from qcrl.kinds import Json
 from qcrl.reproduce.claims import Claim, Comparison, above, at, between, higher_return, judge, not_above, qcpo_settles
 from qcrl.reproduce.curves import draw_curves
 from qcrl.reproduce.results import Found, one, only
+from qcrl.reproduce.scale import FULL
 
 TITLE = "QCPO, PPO_Lag and WCSAC on four environments"
 SOURCES = ("main",)
 ENVIRONMENTS = ("SimpleButtonEnv-v0", "DynamicEnv-v0", "GremlinEnv-v0", "DynamicButtonEnv-v0")
 GRID: Json = {
     "environments": list(ENVIRONMENTS),
-    "preset": "authors",
-    "limits": [15],
-    "probabilities": [0.1, 0.2],
-    "seeds": 10,
-    "first_seed": 100,
-    "steps": 5_000_000,
+    **FULL,
     "algorithms": [{"name": "qcpo"}, {"name": "ppo_lag", "probabilities": [0.1]}, {"name": "wcsac", "preset": "paper"}],
 }
 

@@ -8,6 +8,15 @@ from qcrl.kinds import Json, Settings
 
 PAPER_STEPS, PAPER_HOURS = 5_000_000, 9
 """Of one training on the paper's server; the paper says 8 to 10 hours."""
+FULL: Json = {
+    "preset": "authors",
+    "limits": [15],
+    "probabilities": [0.1, 0.2],
+    "seeds": 10,
+    "first_seed": 100,
+    "steps": PAPER_STEPS,
+}
+"""What the grids of most figures have in common."""
 SMALL_SCALE = 0.1
 """Below this, the network and the batches are those of the fast preset."""
 SIZES = ("hidden_sizes", "lstm_size", "cost_input", "batch_size", "steps_per_update", "replay_size")

@@ -17,6 +17,7 @@ from scipy import stats
 from qcrl.kinds import Json, Settings
 from qcrl.reproduce.claims import CONFIDENCE, Claim, Comparison, judge
 from qcrl.reproduce.results import Found, whole
+from qcrl.reproduce.scale import FULL
 from qcrl.reproduce.tail_rollouts import KINDS, MODELS, measure
 from qcrl.show.figures import DASHES, GREY, PALETTE
 
@@ -24,12 +25,7 @@ TITLE = "The critic's tail at the start state against rollouts"
 SOURCES = ("tail",)
 GRID: Json = {
     "environments": ["DynamicEnv-v0"],
-    "preset": "authors",
-    "limits": [15],
-    "probabilities": [0.1, 0.2],
-    "seeds": 10,
-    "first_seed": 100,
-    "steps": 5_000_000,
+    **FULL,
     "algorithms": ["qcpo"],
 }
 __all__ = ["GRID", "SOURCES", "TITLE", "claims", "draw", "extra", "measure"]

@@ -57,7 +57,7 @@ def measure(runs: Iterable[Path], out: Path, scale: float) -> None:
                 for model, quantiles in models(distribution, each).items():
                     shares = [(level, q, np.mean(each > q), np.mean(each >= q)) for level, q in zip(levels, quantiles)]
                     rows += [[*lane_of, kind, model, *share] for share in shares]
-    lane_columns = ["seed", "probability", "limit", "kind"]
+    lane_columns = [*lane.columns, "kind"]
     write_rows(out / "tail.csv", [*lane_columns, "model", "level", "quantile", "above", "reached"], rows)
     write_rows(out / "rollouts.csv", [*lane_columns, "level", "quantile"], curve)
 

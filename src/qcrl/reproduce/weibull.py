@@ -8,17 +8,13 @@ from qcrl.kinds import Json
 from qcrl.reproduce.claims import Claim, above, judge, not_above, qcpo_settles
 from qcrl.reproduce.curves import draw_curves
 from qcrl.reproduce.results import Found, only
+from qcrl.reproduce.scale import FULL
 
 TITLE = "WCSAC with a Weibull tail, with a Gaussian tail, and QCPO"
 SOURCES = ("weibull", "main")
 GRID: Json = {
     "environments": ["DynamicEnv-v0"],
-    "preset": "authors",
-    "limits": [15],
-    "probabilities": [0.1, 0.2],
-    "seeds": 10,
-    "first_seed": 100,
-    "steps": 5_000_000,
+    **FULL,
     "algorithms": [{"name": "wcsac", "preset": "paper"}, {"name": "wcsac_weibull", "preset": "paper"}, "qcpo"],
 }
 

@@ -21,6 +21,10 @@ FORMAT = 2
 """Of config.json and of what lies beside it. Of runs in another one, only tables and curves can be read."""
 
 
+Pick = float | None
+"""The value that the lane meant has; None where it may be left out."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A run folder."""
@@ -61,13 +65,7 @@ class Run:
             )
         return path
 
-    def lane(
-        self,
-        seed: int | None = None,
-        probability: float | None = None,
-        limit: float | None = None,
-        learning_rate: float | None = None,
-    ) -> Lane:
+    def lane(self, seed: Pick = None, probability: Pick = None, limit: Pick = None, learning_rate: Pick = None) -> Lane:
         """The one lane meant. The seed defaults to the first; the others may be left out where there is one."""
         wanted = {
             "seed": self.lanes[0].seed if seed is None else seed,
@@ -85,11 +83,7 @@ class Run:
         return next(lane for lane in self.lanes if chosen.items() <= lane.columns.items())
 
     def policy(
-        self,
-        seed: int | None = None,
-        probability: float | None = None,
-        limit: float | None = None,
-        learning_rate: float | None = None,
+        self, seed: Pick = None, probability: Pick = None, limit: Pick = None, learning_rate: Pick = None
     ) -> "Policy":
         """The trained policy of one lane, NumPy in and NumPy out."""
         return self.policy_of(self.lane(seed, probability, limit, learning_rate))

@@ -13,7 +13,11 @@ from jaxtyping import Array, Bool, Float, Int
 from qcrl.constraints import Constraint
 from qcrl.envs.base import Described
 from qcrl.kinds import Tree
-from qcrl.nets.network import Inputs, Memory
+from qcrl.nets.network import Inputs, Memory, PerStep
+
+Ends = Bool[Array, "*batch"]
+Flags = Bool[Array, "time env"]
+Steps = Float[Array, "time env"]
 
 
 class Record(NamedTuple):
@@ -23,11 +27,11 @@ class Record(NamedTuple):
     next_obs: Float[Array, "*batch obs"]
     """The observation after the step, at an episode's end the last one, not the first of the next episode."""
     action: Float[Array, "*batch action"]
-    reward: Float[Array, "*batch"]
+    reward: PerStep
     cost: Float[Array, "*batch cost"]
-    terminated: Bool[Array, "*batch"]
-    truncated: Bool[Array, "*batch"]
-    episode_return: Float[Array, "*batch"]
+    terminated: Ends
+    truncated: Ends
+    episode_return: PerStep
     """Sum of the episode's rewards, this step's included."""
     episode_cost: Float[Array, "*batch cost"]
 
@@ -99,18 +103,18 @@ class Trajectory(NamedTuple):
     """A block of experience, read."""
 
     inputs: Inputs
-    first: Bool[Array, "time env"]
+    first: Flags
     action: Float[Array, "time env action"]
-    reward: Float[Array, "time env"]
+    reward: Steps
     cost: Float[Array, "time env cost"]
-    terminated: Bool[Array, "time env"]
-    truncated: Bool[Array, "time env"]
+    terminated: Flags
+    truncated: Flags
     next_obs: Float[Array, "time env obs"]
     memory: Memory
     """The memory before the first step of every chunk: [chunk, env, ...]."""
 
     @property
-    def ended(self) -> Bool[Array, "time env"]:
+    def ended(self) -> Flags:
         return self.terminated | self.truncated
 
 

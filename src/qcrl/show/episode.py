@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from qcrl.algos.outage_ppo import OutagePPO, OutageProbability
 from qcrl.algos.quantile_advantage import CostDistribution
 from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.host.environment import HostEnv, open_host
@@ -35,6 +36,8 @@ class Episode(NamedTuple):
     """Sum of costs so far."""
     outage: Float[np.ndarray, " steps"] | None
     """The critic's estimate, before each step, that the cost will end over the limit; at the end, whether it did."""
+    estimate_of: str = ""
+    """What the estimate is about, where that is not the constraint itself."""
 
 
 def record(policy: Policy, limit: float, number: int = 0, engine: str = "jax", deterministic: bool = False) -> Episode:
@@ -54,7 +57,9 @@ def record(policy: Policy, limit: float, number: int = 0, engine: str = "jax", d
     if outage:
         outage[-1] = float(sum(costs) > limit)  # nothing is to come, and the critic was never asked about that
     shown = scenes[-1 - len(costs) : -1]  # the last one is of the episode that would follow
-    return Episode(number, shown, np.cumsum(rewards), np.cumsum(costs), np.array(outage) if outage else None)
+    about = "" if isinstance(policy.algorithm, OutagePPO) else "of the discounted cost to go"
+    seen = np.array(outage) if outage else None
+    return Episode(number, shown, np.cumsum(rewards), np.cumsum(costs), seen, about)
 
 
 def choose(
@@ -98,19 +103,21 @@ def _environment(policy: Policy, engine: str, scenes: list[Scene | TwoPathScene]
 def outage_estimator(policy: Policy, limit: float) -> Callable[[Moment, float], float] | None:
     """A function of the moment and of the cost so far; None where the critic knows no distribution.
 
-    It is Pr(discounted cost to go > limit - cost so far). A discounted sum is never larger than the plain one that the
-    limit is about, so a perfect critic gives a lower bound of the true probability; far from the end of a long
-    episode it speaks of the next 1 / (1 - discount) steps only.
+    Outage-PPO's critic is asked for just that. QCPO's gives Pr(discounted cost to go > limit - cost so far). Such a sum
+    is never larger than the plain one that the limit is about, so a perfect critic gives a lower bound of the true
+    probability; far from the end of a long episode it speaks of the next 1 / (1 - discount) steps only.
     """
     critic = jax.jit(partial(policy.algorithm.critic, policy.env))
     blank = policy.inputs(np.zeros(policy.env.observation_size, np.float32), policy.initial())
-    if not isinstance(critic(policy.state, blank, policy.initial().memory), CostDistribution):
+    if not isinstance(critic(policy.state, blank, policy.initial().memory), CostDistribution | OutageProbability):
         return None
 
     def estimate(moment: Moment, spent: float) -> float:
         if spent > limit:
             return 1.0
         seen = jax.device_get(critic(policy.state, moment.inputs, moment.memory))
+        if isinstance(seen, OutageProbability):
+            return float(seen.value)
         return exceedance(seen.quantiles, limit - spent, float(seen.tail.shape))
 
     return estimate

@@ -76,7 +76,7 @@ def _draw_panel(pen: ImageDraw.ImageDraw, episode: Episode, limit: float, title:
     pen.text((left, 316), "critic: Pr(over the limit)", GREY, _font(14))
     pen.text((right, 312), f"{episode.outage[step]:.2f}", INK, _font(22), anchor="ra")
     _draw_strip(pen, (left, 346, right, 436), episode.outage, step, 1.0, PURPLE)
-    pen.text((left, 446), "of the discounted cost to go", GREY, _font(12))
+    pen.text((left, 446), episode.estimate_of, GREY, _font(12))
 
 
 def _draw_strip(

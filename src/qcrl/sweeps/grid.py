@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
-from qcrl.algos.find import build
+from qcrl.algos.find import DEFAULT_PRESET, build
 from qcrl.algos.find import find as find_algorithm
 from qcrl.constraints import Outage
 from qcrl.envs.find import find
@@ -30,8 +30,8 @@ class Cell:
     """The algorithm (only under an algorithm)."""
     label: str = ""
     """Name of the algorithm's folders; algorithm and preset unless given (only under an algorithm)."""
-    preset: str = "fast"
-    """Values of the hyper-parameters: fast, tuned, paper or authors."""
+    preset: str = ""
+    """Values of the hyper-parameters: fast, tuned, paper, authors; fast unless given, where the algorithm has it."""
     environments: tuple[str, ...] = ()
     """Ids of environments; each makes a cell of its own."""
     limits: tuple[float, ...] = (15.0,)
@@ -69,7 +69,7 @@ class Cell:
     @property
     def algorithm(self) -> Algorithm:
         """With the preset's values and the overrides."""
-        return hyperparameters.replace(build(self.name, self.preset), self.overrides)
+        return hyperparameters.replace(build(self.name, self.preset or None), self.overrides)
 
 
 HINTS = get_type_hints(Cell)
@@ -179,7 +179,7 @@ def _check(cell: Cell, where: Where) -> Iterator[Cell]:
     with _at(where, "name"):
         find_algorithm(cell.name)
     with _at(where, "preset"):
-        build(cell.name, cell.preset)
+        build(cell.name, cell.preset or None)
     try:
         algorithm = cell.algorithm
     except UserError as error:
@@ -188,13 +188,14 @@ def _check(cell: Cell, where: Where) -> Iterator[Cell]:
     for number, rate in enumerate(cell.learning_rates):
         with _at(where, "learning_rates", number):
             hyperparameters.replace(algorithm, {"learning_rate": rate})
-    label = cell.label or f"{cell.name}-{cell.preset}"
+    preset = cell.preset or (DEFAULT_PRESET if find_algorithm(cell.name).presets else "")
+    label = cell.label or "-".join(filter(None, [cell.name.replace(":", "."), preset]))
     if not re.fullmatch(r"[\w.+=-]+", label) or label.startswith("."):
         raise UserError(f"{where('label')}: {label!r} cannot be a folder's name; use letters, digits, -, _, = and .")
     for number, environment in enumerate(cell.environments):
         with _at(where, "environments", number):
             find(environment)
-        yield dataclasses.replace(cell, label=label, environments=(environment,))
+        yield dataclasses.replace(cell, label=label, preset=preset, environments=(environment,))
 
 
 @contextmanager

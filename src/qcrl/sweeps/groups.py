@@ -73,7 +73,7 @@ def run_group(group: Group, folder: Path, checkpoint_interval: float) -> None:
         list(group.constraints),
         steps=cell.steps,
         seeds=group.seeds,
-        preset=cell.preset,
+        preset=cell.preset or None,
         out=folder,
         resume=True,
         checkpoint_interval=checkpoint_interval,

@@ -12,7 +12,7 @@ import numpy as np
 
 from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
-from qcrl.algos.find import DEFAULT_PRESET, build, find
+from qcrl.algos.find import DEFAULT_PRESET, DEFAULT_STEPS, build, find
 from qcrl.constraints import Constraint
 from qcrl.envs.base import Described, Description
 from qcrl.envs.find import find as find_environment
@@ -36,7 +36,7 @@ def train(
     algo: str | Algorithm,
     env: Any,
     constraint: Constraint | Sequence[Constraint],
-    steps: float = 1_000_000,
+    steps: float | None = None,
     seeds: int | Sequence[int] = 1,
     preset: str | None = None,
     out: str | Path | None = None,
@@ -57,7 +57,8 @@ def train(
     env: id of an environment, qcrl's or Gymnasium's; a function that makes one; an instance, a vector environment, or a
         functional environment.
     constraint: one constraint, or several that are trained side by side.
-    steps: environment steps per seed and constraint; whole iterations are trained, so it may be some more.
+    steps: environment steps per seed and constraint; whole iterations are trained, so it may be some more. The
+        preset's own length unless given.
     seeds: how many, counted from `first_seed`, or a list of them.
     preset: which values the hyper-parameters have: fast (the default), tuned, paper or authors.
     out: run folder; without it a new, timestamped one under runs/.
@@ -79,6 +80,7 @@ def train(
     algorithm = checks.fit(algorithm, environment, overrides)
     lanes = checks.lanes(algorithm, constraint, seeds, first_seed, rates)
     checks.check_costs(environment, lanes)
+    steps = type(algorithm).lengths.get(preset or "", DEFAULT_STEPS) if steps is None else steps
     if not 1 <= steps < 2**31 or steps != int(steps):
         raise UserError(f"steps is {steps}, but must be a whole number from 1 to 2147483647; give the steps per seed")
     if not checkpoint_interval >= 0:

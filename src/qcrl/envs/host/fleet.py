@@ -16,10 +16,13 @@ Seeds = Sequence[int | None]
 T = TypeVar("T")
 
 
+Flags = Bool[np.ndarray, " env"]
+
+
 class Outcome(NamedTuple):
     """One step of all environments."""
 
-    real: Bool[np.ndarray, " env"]
+    real: Flags
     """False where a vector environment only began a new episode, so that nothing was learned."""
     obs: Float[np.ndarray, "env obs"]
     """What to act on next: after an episode's end the first observation of the next one."""
@@ -27,8 +30,8 @@ class Outcome(NamedTuple):
     """What the step led to: at an episode's end its last observation."""
     reward: Float[np.ndarray, " env"]
     cost: Float[np.ndarray, "env cost"]
-    terminated: Bool[np.ndarray, " env"]
-    truncated: Bool[np.ndarray, " env"]
+    terminated: Flags
+    truncated: Flags
 
     @property
     def ended(self) -> Bool[np.ndarray, " env"]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from qcrl.envs.base import ONE_COST, Step
+from qcrl.envs.base import ONE_COST, Scalar, Step
 from qcrl.envs.point import gremlins, robot
 from qcrl.envs.point import physics as point
 from qcrl.envs.point.layout import Layout
@@ -21,11 +21,11 @@ from qcrl.envs.point.tasks import Task
 class Parameters(NamedTuple):
     """The numbers of a task that may differ from one environment of a batch to the next."""
 
-    hazard_size: Float[Array, ""]
-    goal_size: Float[Array, ""]
-    goal_reward: Float[Array, ""]
-    gremlin_travel: Float[Array, ""]
-    lidar_reach: Float[Array, ""]
+    hazard_size: Scalar
+    goal_size: Scalar
+    goal_reward: Scalar
+    gremlin_travel: Scalar
+    lidar_reach: Scalar
 
 
 class State(NamedTuple):

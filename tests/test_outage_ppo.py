@@ -1,0 +1,144 @@
+"""Outage-PPO: its signal against hand-made episodes, its inputs, and what it learns where the best answer is known."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import qcrl
+from qcrl import Outage, UserError
+from qcrl.algos.advantages import Links
+from qcrl.algos.outage_ppo import OutagePPO, outages
+from qcrl.algos.ppo import Sampled
+from qcrl.envs.base import Description
+from qcrl.envs.two_path import TwoPathEnv
+from qcrl.nets.network import Inputs
+
+SMALL = dict(num_envs=8, steps_per_env=8, chunk_length=8, hidden_sizes=(16,), minibatches=2, out_of_phase=False)
+TINY = replace(OutagePPO.presets["fast"], **SMALL)
+ENV = TwoPathEnv()
+
+
+def test_outages_sum_to_whether_the_episode_is_over_its_limit():
+    costs = np.random.default_rng(0).exponential(4.0, (20, 50)).astype(np.float32)
+    spent = np.concatenate([np.zeros((1, 50), np.float32), np.cumsum(costs, axis=0)])
+    over = jnp.asarray(spent > 60.0)
+    signal = outages(over[:-1], over[1:])
+    np.testing.assert_array_equal(signal.sum(axis=0), spent[-1] > 60.0)
+    assert 0 < float(signal.sum()) < 50
+    assert {*np.unique(signal)} == {0.0, 1.0}
+
+
+def signal_of(cost, spent, now, later, ended, **changes):
+    """The cost signal of one environment, step by step."""
+    column = lambda x: jnp.asarray(x, jnp.float32)[:, None]
+    inputs = SimpleNamespace(spent=column(spent)[..., None])
+    trajectory = SimpleNamespace(cost=column(cost)[..., None], inputs=inputs, ended=jnp.asarray(ended, bool)[:, None])
+    links = Links(jnp.zeros((len(cost), 1), bool), ~trajectory.ended)
+    state = SimpleNamespace(constraints=(Outage(10.0, 0.1),))
+    algorithm = replace(TINY, outage_scale=1.0, **changes)
+    return algorithm.cost_signal(ENV, state, Sampled(trajectory, column(now), column(later), links))
+
+
+def test_the_critic_knows_no_discount_and_nothing_after_an_outage_or_an_end():
+    # The limit is passed in the second step; the last step ends the episode, here by its time limit.
+    signal = signal_of([6, 6, 1, 1], [0, 6, 12, 13], [0.3, 0.5, 0.7, 0.7], [0.5, 0.7, 0.7, 0.9], [0, 0, 0, 1])
+    one_step = signal_of(
+        [6, 6, 1, 1], [0, 6, 12, 13], [0.3, 0.5, 0.7, 0.7], [0.5, 0.7, 0.7, 0.9], [0, 0, 0, 1], cost_gae_lambda=0.0
+    )
+    np.testing.assert_allclose(one_step.advantage[:, 0], [0.5 - 0.3, 1 - 0.5, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(signal.advantage[:, 0], [0.2 + 0.97 * 0.5, 0.5, 0, 0], atol=1e-6)
+    np.testing.assert_array_equal(signal.targets.open[:, 0], [True, True, False, False])
+    kept = signal_of([1, 1], [0, 1], [0.3, 0.5], [0.5, 0.9], [0, 1], target_lambda=1.0)
+    np.testing.assert_allclose(kept.targets.returns[:, 0], [0.0, 0.0], atol=1e-6)
+
+
+def test_steps_after_the_outage_do_not_train_the_critic():
+    signal = signal_of([6, 6, 1], [0, 6, 12], [0, 0, 0], [0, 0, 0], [0, 0, 1])
+    losses = [TINY.cost_loss(jnp.array([[0.5], [0.5], [wrong]]), signal.targets)[0] for wrong in (0.0, 99.0)]
+    assert float(losses[0]) == float(losses[1]) > 0
+
+
+@pytest.mark.parametrize(("timed", "size"), [(True, 2), (False, 1)])
+def test_budget_and_time_left_are_seen(timed, size):
+    env = Description("X-v0", 3, 1, 100, False, timed=timed)
+    inputs = Inputs.first(jnp.zeros(3), 1, 1)._replace(spent=jnp.array([5.0]), time=jnp.float32(25))
+    seen = TINY.see(env, (Outage(20.0, 0.1),), inputs).obs
+    np.testing.assert_allclose(seen[3:], [0.75, 0.75][:size])
+    over = TINY.see(env, (Outage(20.0, 0.1),), inputs._replace(spent=jnp.array([500.0]))).obs
+    assert float(over[3]) == pytest.approx(-0.2)
+    nothing = TINY.see(env, (Outage(0.0, 0.1),), inputs._replace(spent=jnp.array([0.0]))).obs
+    assert float(nothing[3]) == 0.0
+    params, _ = TINY.init_params(env, jax.random.key(0))
+    assert params["mlp_0"]["kernel"].shape[0] == 3 + 1 + size
+
+
+def test_the_target_comes_down_from_one_half():
+    algorithm = replace(TINY, target_iterations=10.0, window=200)
+    state = algorithm.init(ENV, jax.random.key(0), [Outage(15, 0.005)])
+    costs = jnp.where(jnp.arange(200) < 20, 99.0, 0.0)[:, None]
+    window = state.window._replace(cost=costs, seen=jnp.int32(200))
+    ratios = [
+        float(algorithm.steering(ENV, state._replace(window=window, iteration=jnp.int32(at))).statistic)
+        for at in (0, 5, 10, 50)
+    ]
+    np.testing.assert_allclose(ratios, [0.1 / 0.5, 0.1 / 0.05, 0.1 / 0.005, 0.1 / 0.005], rtol=1e-4)
+
+
+def test_it_mixes_routes_as_the_asked_outage_allows(tmp_path):
+    """Route 1 is over the limit in .287 of episodes, route 2 in .08: the best share of route 1 at .1 is .097."""
+    changes = dict(
+        num_envs=64, steps_per_env=16, chunk_length=16, hidden_sizes=(32,), minibatches=4, learning_rate=3e-3
+    )
+    run = qcrl.train(
+        "outage_ppo",
+        "TwoPathEnv-v0",
+        Outage(15, 0.1),
+        steps=1_500_000,
+        out=tmp_path / "r",
+        progress=False,
+        **changes,
+        out_of_phase=False,
+        learning_rate_halving=400.0,
+    )
+    result = qcrl.evaluate(run, episodes=4000, progress=False).per_lane[0]
+    share = (result.mean_return - 0.8) / 0.2
+    exact = share * 0.2865 + (1 - share) * 0.0803
+    assert exact <= 0.115
+    assert result.mean_return >= 0.798
+
+
+def test_it_trains_on_python_environments_with_costs_that_are_no_whole_numbers(tmp_path):
+    run = qcrl.train(
+        "outage_ppo", "host_envs:Ragged", Outage(4, 0.2), steps=640, out=tmp_path / "r", progress=False, **SMALL
+    )
+    assert not run.config["environment"]["timed"]
+    assert np.isfinite(run.metrics["outage_loss"]).all()
+    policy = run.policy()
+    carry = policy.initial()
+    _, carry = policy(np.zeros(2), carry, rng=0)
+    actions = [policy(np.zeros(2), carry, cost=cost, rng=1)[0] for cost in (0.0, 3.9)]
+    assert not np.allclose(*actions)
+    qcrl.train("outage_ppo", "host_envs:Ragged", Outage(0, 0.2), steps=64, out=tmp_path / "0", progress=False, **SMALL)
+
+
+def test_out_of_phase_every_episode_is_whole_and_they_end_evenly():
+    env = TwoPathEnv(length=8)
+    algorithm = replace(TINY, num_envs=8, steps_per_env=2, chunk_length=2, out_of_phase=True, minibatches=1)
+    state = jax.jit(lambda: algorithm.init(env, jax.random.key(0), [Outage(15, 0.1)]))()
+    assert sorted(state.actors.inputs.time.tolist()) == [0, 0, 2, 2, 4, 4, 6, 6]
+    iterate = jax.jit(lambda state: algorithm.iterate(env, state))
+    for _ in range(8):
+        before = state.actors.inputs.time
+        state, metrics = iterate(state)
+        assert int(metrics.episodes.finished.sum()) == 2
+        np.testing.assert_array_equal(state.actors.inputs.time, (before + 2) % 8)
+        assert set(np.asarray(metrics.episodes.return_)[np.asarray(metrics.episodes.finished)].tolist()) <= {
+            np.float32(1.0),
+            np.float32(0.8),
+        }
+    with pytest.raises(UserError, match="out_of_phase"):
+        replace(algorithm, steps_per_env=6, chunk_length=6).check(env)
