@@ -55,7 +55,7 @@ def test_help_names_every_option_with_its_default(call):
     )
     assert "--learning-rate X Adam's learning rate. [a number] (default: 0.001)" in options
     assert "(hyper-parameters of ppo_lag, defaults: preset fast)" in out
-    _, out, _ = call("train", "--preset", "paper", "--help")
+    _, out, _ = call("train", "qcpo", "--preset", "paper", "--help")
     assert "--learning-rate X Adam's learning rate. [a number] (default: 0.0001)" in " ".join(out.split())
 
 

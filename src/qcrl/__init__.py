@@ -1,7 +1,7 @@
 """Reinforcement learning under an outage constraint: Pr(episode cost > limit) <= probability."""
 
-from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from qcrl.version import __version__ as __version__
@@ -33,7 +33,7 @@ _HOMES = {
 }
 
 
-with suppress(ImportError):  # a bare machine can train without Gymnasium
+if find_spec("gymnasium") is not None:  # a bare machine can train without it
     from qcrl.envs.adapters import gym as _gym  # noqa: F401 - registers qcrl's environments
 
 

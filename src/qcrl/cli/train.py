@@ -17,8 +17,8 @@ from qcrl.runs.folder import check_format, read_config
 from qcrl.training import loop
 
 DEFAULTS: Settings = {
-    "algo": "qcpo",
-    "env": "TwoPathEnv-v0",
+    "algo": "outage_ppo",
+    "env": "DynamicEnv-v0",
     "limit": [15.0],
     "outage": [0.1],
     "steps": "the length of the preset",
