@@ -3,8 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Tests that need no compilation of a training, or next to none.
-QUICK := house stats quantiles tails multiplier constraints networks two_path runs plots theory_solver \
-  theory_distributions
+QUICK := house stats quantiles tails multiplier constraints two_path theory_solver
 
 .PHONY: demo check test test-all setup format clean
 
@@ -13,7 +12,7 @@ demo: $(VENV)/.ready
 
 # In a minute and a half: linter, formatter, types, who may import whom, and the quick tests.
 check: lint
-	$(BIN)/pytest $(wildcard $(QUICK:%=tests/test_%.py))
+	$(BIN)/pytest -n 2 $(QUICK:%=tests/test_%.py)
 
 test: lint
 	$(BIN)/pytest -n 2 --dist worksteal

@@ -6,6 +6,8 @@ from qcrl.theory.cmdp import CMDP
 
 MACHINE_HORIZON = 20
 MACHINE_LIMIT = 2
+COURIER_HORIZON = 20
+COURIER_LIMIT = 3
 
 
 def machine(discount: float = 1.0) -> CMDP:
@@ -57,20 +59,20 @@ def coin(discount: float = 0.5) -> CMDP:
     return CMDP(np.ones((1, 2, 1)), np.zeros((1, 2)), np.array([[0.0, 1.0]]), np.zeros((1, 2)), discount)
 
 
-BUFFER_HORIZON = 16
-BUFFER_LIMIT = 3
+def courier(discount: float = 1.0) -> CMDP:
+    """A courier on a quiet road, on a watched one, or stopped, who drives slowly, fast, or races (actions 0 to 2).
 
-
-def buffer(discount: float = 1.0) -> CMDP:
-    """A buffer of three packets, served by none, one or two a step (actions 0 to 2). A step that begins full costs 1.
-
-    None, one or two packets arrive, and serving costs power: the reward of a step is 3, 2 or 0.
+    Being stopped costs 1 and earns nothing. A stop is forgotten a step later, so that only the account tells how many
+    there were: over 20 steps with a limit of 3 stops, seeing it is worth much.
     """
-    arrivals = {0: 0.4, 1: 0.4, 2: 0.2}
-    transition = np.zeros((4, 3, 4))
-    for held, served in np.ndindex(4, 3):
-        for arrived, chance in arrivals.items():
-            transition[held, served, min(max(held - served, 0) + arrived, 3)] += chance
-    reward = np.tile([3.0, 2.0, 0.0], (4, 1))
-    cost = np.tile([[0.0], [0.0], [0.0], [1.0]], (1, 3))
-    return CMDP(transition, reward, cost, np.zeros((4, 3)), discount)
+    stopped = np.array([[0.0, 0.1, 0.25], [0.0, 0.3, 0.6]])
+    stays = 0.8
+    transition = np.zeros((3, 3, 3))
+    for road in range(2):
+        transition[road, :, road] = stays * (1 - stopped[road])
+        transition[road, :, 1 - road] = (1 - stays) * (1 - stopped[road])
+        transition[road, :, 2] = stopped[road]
+    transition[2] = [0.5, 0.5, 0.0]
+    reward = np.array([[1.0, 2.0, 4.0], [1.0, 2.0, 4.0], [0.0, 0.0, 0.0]])
+    cost = np.repeat([[0.0], [0.0], [1.0]], 3, axis=1)
+    return CMDP(transition, reward, cost, np.zeros((3, 3)), discount)

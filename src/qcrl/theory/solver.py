@@ -156,51 +156,46 @@ def solve_stationary(
 ) -> Solution:
     """The best stationary policy found by local searches with exact gradients from random and deterministic starts."""
     extended = Extended(cmdp, horizon, limit)
+    shape = cmdp.cost.shape
+
+    def evaluate(policy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        values, derivative = extended.evaluate(extended.spread(policy[None, :, None]))
+        return values, derivative.sum((1, 3))
+
     rng = np.random.default_rng(seed)
     few = cmdp.actions**cmdp.states <= 1024
     choices = product(range(cmdp.actions), repeat=cmdp.states) if few else ()
     deterministic = [np.eye(cmdp.actions)[list(choice)] for choice in choices]
-    outage = lambda policy: evaluate_stationary(cmdp, policy, horizon, limit).outage
-    feasible = [policy for policy in deterministic if outage(policy) <= probability]
+    feasible = [policy for policy in deterministic if evaluate(policy)[0][1] <= probability]
     starts = [0.9 * policy + 0.1 / cmdp.actions for policy in feasible[:restarts]]
     starts += [random_policy(cmdp, rng, spread=2.0) for _ in range(restarts)]
-    found = [search(extended, start[None, :, None], probability) for start in starts]
-    candidates = feasible + [policy[0, :, 0] for policy in found]
+
+    def constraint(flat):
+        return probability - evaluate(flat.reshape(shape))[0][1]
+
+    def constraint_gradient(flat):
+        return -evaluate(flat.reshape(shape))[1][1].ravel()
+
+    def objective(flat):
+        (expected_return, _), (gradient, _) = evaluate(flat.reshape(shape))
+        return -expected_return, -gradient.ravel()
+
+    rows = LinearConstraint(np.kron(np.eye(cmdp.states), np.ones(cmdp.actions)), 1, 1)
+    candidates = list(feasible)
+    for start in starts:
+        result = minimize(
+            objective,
+            start.ravel(),
+            jac=True,
+            method="SLSQP",
+            bounds=[(0, 1)] * start.size,
+            constraints=[rows, {"type": "ineq", "fun": constraint, "jac": constraint_gradient}],
+            options={"maxiter": 200, "ftol": 1e-10},
+        )
+        policy = np.clip(result.x.reshape(shape), 0, 1)
+        candidates.append(policy / policy.sum(-1, keepdims=True))
     solutions = [evaluate_stationary(cmdp, policy, horizon, limit) for policy in candidates]
     return best_allowed(solutions, "stationary policy", limit, probability, horizon)
-
-
-def search(
-    extended: Extended, start: Float[np.ndarray, "T S 1 A"], probability: float, iterations: int = 200
-) -> Float[np.ndarray, "T S 1 A"]:
-    """A local search with exact gradients for the best policy that sees what `start` sees; its outage may be off."""
-    unseen = tuple(axis for axis in range(start.ndim) if start.shape[axis] == 1)
-
-    def evaluate(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values, derivative = extended.evaluate(extended.spread(flat.reshape(start.shape)))
-        return values, derivative.sum(tuple(axis + 1 for axis in unseen)).reshape(2, -1)
-
-    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        values, derivative = evaluate(flat)
-        return -values[0], -derivative[0]
-
-    rows = LinearConstraint(np.kron(np.eye(start[..., 0].size), np.ones(start.shape[-1])), 1, 1)
-    outage = {
-        "type": "ineq",
-        "fun": lambda flat: probability - evaluate(flat)[0][1],
-        "jac": lambda flat: -evaluate(flat)[1][1],
-    }
-    result = minimize(
-        objective,
-        start.ravel(),
-        jac=True,
-        method="SLSQP",
-        bounds=[(0, 1)] * start.size,
-        constraints=[rows, outage],
-        options={"maxiter": iterations, "ftol": 1e-10},
-    )
-    policy = np.clip(result.x.reshape(start.shape), 0, 1)
-    return policy / policy.sum(-1, keepdims=True)
 
 
 def best_allowed(solutions: list[Solution], whose: str, limit: int, probability: float, horizon: int) -> Solution:
