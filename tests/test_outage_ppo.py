@@ -97,7 +97,7 @@ def test_it_mixes_routes_as_the_asked_outage_allows(tmp_path):
         "outage_ppo",
         "TwoPathEnv-v0",
         Outage(15, 0.1),
-        steps=1_500_000,
+        steps=400_000,
         out=tmp_path / "r",
         progress=False,
         **changes,

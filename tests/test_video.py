@@ -17,7 +17,7 @@ from qcrl.envs.base import Description
 from qcrl.errors import UserError
 from qcrl.quantiles import at_level
 from qcrl.runs.policy import Policy
-from qcrl.sampling.play.host import Moment
+from qcrl.sampling.play.host import Moment, play_on_host
 from qcrl.show import episode as replay
 from qcrl.show import film as video
 from qcrl.show.episode import exceedance, outage_estimator
@@ -133,3 +133,14 @@ def test_mistakes_are_one_sentence(trained, tmp_path, monkeypatch, capsys, optio
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_the_episode_that_is_shown_is_the_one_that_was_chosen():
+    """On a task where rounding makes another episode within a second."""
+    policy = untrained(QCPO, "DynamicEnv-v0")
+    [worst] = replay.choose(policy, ["worst"], 3)
+    totals = play_on_host(policy, replay._environment(policy, "jax"), 3, replay.SEED, side_by_side=1)
+    assert worst == max(range(3), key=lambda number: (totals.costs[number, 0], -totals.returns[number]))
+    shown = replay.record(policy, 15.0, worst)
+    assert shown.costs[-1] == totals.costs[worst, 0]
+    assert shown.returns[-1] == pytest.approx(totals.returns[worst], rel=1e-5)

@@ -83,7 +83,8 @@ def choose(
         done += round(more)
         progress(done)
 
-    totals = play_on_host(policy, _environment(policy, engine), count, SEED, deterministic, tell)
+    # One after the other, as they are recorded: side by side, rounding would make other episodes of them.
+    totals = play_on_host(policy, _environment(policy, engine), count, SEED, deterministic, tell, side_by_side=1)
     ranks = zip(totals.costs[:, 0].tolist(), (-totals.returns).tolist(), range(count))
     ordered = [number for *_, number in sorted(ranks)]
     found = {"first": 0, "worst": ordered[-1], "median": ordered[(len(ordered) - 1) // 2]}

@@ -40,17 +40,19 @@ def play_on_host(
     progress: Progress = lambda done: None,
     workers: int = 0,
     watch: Callable[[Moment], None] | None = None,
+    side_by_side: int = SIDE_BY_SIDE,
 ) -> Totals:
     """So many episodes, or those of these numbers, all run to their end: so many finished ones would favour short ones.
 
     Episode n is reset with a seed of its own: it is the same whatever else is run, where the environment obeys seeds.
-    Who watches sees one episode at a time.
+    Who watches sees one episode at a time. How many are run side by side may change an episode by rounding.
     """
     if is_vector(env.only):
         raise UserError(f"{env.id} is a vector environment; to evaluate, pass the function that makes one environment")
     words = key_words(seed)
     wanted = list(range(episodes)) if isinstance(episodes, int) else list(episodes)
-    count = 1 if watch else min(SIDE_BY_SIDE, len(wanted)) if env.num_envs is None else env.num_envs
+    together = 1 if watch else min(side_by_side, len(wanted))
+    count = together if env.num_envs is None else env.num_envs
     # Steps are too many and too small for an accelerator.
     state = jax.device_put(policy.state, jax.local_devices(backend="cpu")[0])
     act = partial(_act, policy.algorithm, policy.env, deterministic, state, words)
