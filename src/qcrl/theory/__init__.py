@@ -2,6 +2,7 @@
 sides and measured constants, exact optima, and rate functions. docs/theory.md is the tour."""
 
 from qcrl.theory.analysis import Analysis, Constants, analyse
+from qcrl.theory.budget import Planned, evaluate_policy, solve_budget, solve_timed
 from qcrl.theory.cmdp import CMDP, moments, occupancy, random_cmdp, random_policy, simulate, softmax, value
 from qcrl.theory.density import Density, densities, density
 from qcrl.theory.gradient import compare, exact_gradients, formulas
@@ -30,6 +31,7 @@ __all__ = [
     "Check",
     "Constants",
     "Density",
+    "Planned",
     "Solution",
     "TailFit",
     "analyse",
@@ -40,6 +42,7 @@ __all__ = [
     "densities",
     "density",
     "distorted_value",
+    "evaluate_policy",
     "evaluate_stationary",
     "exact_gradients",
     "fit_tails",
@@ -58,7 +61,9 @@ __all__ = [
     "simulate",
     "softmax",
     "solve",
+    "solve_budget",
     "solve_stationary",
+    "solve_timed",
     "state_action_chain",
     "td_relation",
     "value",

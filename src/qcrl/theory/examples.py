@@ -60,19 +60,23 @@ def coin(discount: float = 0.5) -> CMDP:
 
 
 def courier(discount: float = 1.0) -> CMDP:
-    """A courier on a quiet road, on a watched one, or stopped, who drives slowly, fast, or races (actions 0 to 2).
+    """A courier on a quiet road, on a watched one, or stopped, who drives slowly (action 0) or races (action 1).
 
-    Being stopped costs 1 and earns nothing. A stop is forgotten a step later, so that only the account tells how many
-    there were: over 20 steps with a limit of 3 stops, seeing it is worth much.
+    Being stopped costs 1 and earns nothing. A step later no state tells of it, so that only the account knows how many
+    stops there were: over 20 steps with a limit of 3 stops it pays to see it.
     """
-    stopped = np.array([[0.0, 0.1, 0.25], [0.0, 0.3, 0.6]])
+    stopped = np.array([[0.0, 0.15], [0.0, 0.4]])
     stays = 0.8
-    transition = np.zeros((3, 3, 3))
+    transition = np.zeros((3, 2, 3))
     for road in range(2):
         transition[road, :, road] = stays * (1 - stopped[road])
         transition[road, :, 1 - road] = (1 - stays) * (1 - stopped[road])
         transition[road, :, 2] = stopped[road]
     transition[2] = [0.5, 0.5, 0.0]
-    reward = np.array([[1.0, 2.0, 4.0], [1.0, 2.0, 4.0], [0.0, 0.0, 0.0]])
-    cost = np.repeat([[0.0], [0.0], [1.0]], 3, axis=1)
-    return CMDP(transition, reward, cost, np.zeros((3, 3)), discount)
+    return CMDP(
+        transition,
+        reward=np.array([[1.0, 2.0], [1.0, 2.0], [0.0, 0.0]]),
+        cost=np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]]),
+        width=np.zeros((3, 2)),
+        discount=discount,
+    )

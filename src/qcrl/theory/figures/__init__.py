@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
+from qcrl.theory.figures.budget import draw_budget
 from qcrl.theory.figures.distributions import draw_distribution, draw_weight
 from qcrl.theory.figures.gradients import draw_gradient
 from qcrl.theory.figures.learned import draw_learned
@@ -19,6 +20,7 @@ FIGURES: dict[str, Callable[[], tuple[Figure, str]]] = {
     "gradient": draw_gradient,
     "optimum": draw_optimum,
     "learned": draw_learned,
+    "budget": draw_budget,
     "rate": draw_rate,
     "tails": draw_tails,
 }
