@@ -23,6 +23,7 @@ def test_float64_parity(script):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("id", ["DynamicButtonEnv-v0", "GremlinEnv-v0"])
 def test_episode_statistics_agree(id):
     """The small version of `qcrl bench parity`: six comparisons at 99.9%."""

@@ -40,6 +40,7 @@ def test_what_no_machine_has_is_refused(cluster):
             ray_engine.resources(cpus, gpus)
 
 
+@pytest.mark.large
 def test_a_cluster_that_loses_a_node_gets_the_rows_of_one_machine(cluster, tmp_path):
     grid = GRID | {"steps": 20 * GRID["steps"], "max_lanes": 4}
     whole = sweep(grid, tmp_path / "whole", progress=False)
