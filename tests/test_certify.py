@@ -1,20 +1,27 @@
 """Certificates: exact verdicts, the price of choosing, and checking them again."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
 import qcrl
 from qcrl import Outage, UserError
+from qcrl.algos.find import build
 from qcrl.cli.main import main
-from qcrl.evaluation.certify import certify_all, choose, judge, verify
+from qcrl.envs.two_path import TwoPathEnv
+from qcrl.evaluation import plan as plans
+from qcrl.evaluation.certificate import read_certificate
+from qcrl.evaluation.certify import certify_all, choose
 from qcrl.evaluation.summary import Results
+from qcrl.evaluation.verify import verify
+from qcrl.runs import checkpoints
 from qcrl.runs.lane import Lane
 from qcrl.stats import episodes_needed
-from test_evaluation import RISKY, SAFE, write_run
+from test_evaluation import RISKY, SAFE, write_policy, write_run
 
 pytest_plugins = ["fakes"]
 
@@ -28,7 +35,7 @@ def run(fake, tmp_path):
 def test_a_policy_at_its_target_is_hardly_ever_certified():
     """4,000 repetitions at a true outage of .1; a right bound fails this with probability below 1e-6."""
     outages = np.random.default_rng(0).binomial(300, 0.1, size=4000)
-    verdicts = np.array([judge(k, 300, 0.1)[0] for k in range(301)])[outages]
+    verdicts = np.array([plans.fixed(0.1, 0.05, 300).verdict(0, k) for k in range(301)])[outages]
     alarm = scipy_stats.binom.isf(1e-6, 4000, 0.05) / 4000
     assert 0 < np.mean(verdicts == "certified") <= alarm
     assert 0 < np.mean(verdicts == "violated") <= alarm
@@ -41,7 +48,7 @@ def test_choosing_among_candidates_is_paid_for(together):
     Certified on 300 other episodes, in at most .05 of 4,000 repetitions any is; on those of the choice, in 1 of 3.
     """
     rng = np.random.default_rng(1)
-    certified = np.array([judge(k, 300, 0.1, together=together)[0] == "certified" for k in range(301)])
+    certified = np.arange(301) <= plans.fixed(0.1, 0.05 / together, 300).certify_at[0]
     candidates = rng.binomial(300, 0.1, size=(4000, together, 8))
     fresh = rng.binomial(300, 0.1, size=(4000, together))
     alarm = scipy_stats.binom.isf(1e-6, 4000, 0.05) / 4000
@@ -55,8 +62,9 @@ def test_choosing_among_candidates_is_paid_for(together):
 )
 def test_verdicts_are_those_of_the_exact_bounds(outages, verdict):
     """300 episodes at an outage of .1: Pr(<= 21) is .046, Pr(<= 22) .070, Pr(>= 39) .055 and Pr(>= 40) .038."""
-    found, upper, lower = judge(outages, 300, 0.1)
-    assert found == verdict
+    plan = plans.fixed(0.1, 0.05, 300)
+    assert plan.verdict(0, outages) == verdict
+    lower, upper = plan.bounds(0, outages)
     less, more = (scipy_stats.binomtest(outages, 300, alternative=side) for side in ("less", "greater"))
     assert upper == pytest.approx(less.proportion_ci(0.95, "exact").high)
     assert lower == pytest.approx(more.proportion_ci(0.95, "exact").low, abs=1e-12)
@@ -109,24 +117,167 @@ def test_the_choice_prefers_return_among_those_that_seem_safe():
     assert choose(found, 0.01).seed == 0
 
 
-def test_a_certificate_is_verified_and_changes_are_found(run, capsys):
+def test_a_certificate_is_verified_and_its_policy_must_be_the_same(run, capsys):
     certificate = qcrl.certify(run, seed=0, promise=0.2, deterministic=True, progress=False)
-    file = run / f"certificate-{certificate.lane}.json"
-    assert verify(file, progress=False) == (certificate, [])
+    file = run / certificate.file
+    assert verify(file, progress=False) == (certificate, None)
     assert main(["certify", "--verify", str(file)]) == 0
     assert "Verified" in capsys.readouterr().out
-
-    content = json.loads(file.read_text())
-    file.write_text(json.dumps(content | {"outages": 0}))
-    differences = verify(file, progress=False)[1]
-    assert len(differences) == 2  # the bounds are not those of 0 outages, and there are more of them
-    assert differences[1].startswith(f"{certificate.outages} outages in {certificate.episodes} episodes, not 0")
-    file.write_text(json.dumps(content))
-    (run / "policies" / "seed0-p0.1-d15.safetensors").write_bytes(
-        (run / "policies" / "seed1-p0.1-d15.safetensors").read_bytes()
-    )
+    copy_policy(run, "seed1-p0.1-d15", "seed0-p0.1-d15")
     assert main(["certify", "--verify", str(file)]) == 1
-    assert "Not verified: the policy of seed0-p0.1-d15 is another one" in capsys.readouterr().out
+    assert "Not verified: the policy policies/seed0-p0.1-d15.safetensors is another one" in capsys.readouterr().out
+
+
+CHANGES = {
+    "verdict": "violated",
+    "policy_sha256": "0" * 64,
+    "environment": {"id": "Mine-v0"},
+    "engine": "mujoco",
+    "deterministic": False,
+    "limit": 16.0,
+    "probability": 0.19,
+    "trained_probability": 0.2,
+    "confidence": 0.99,
+    "certified_together": 2,
+    "attempt": 2,
+    "spent": 0.01,
+    "error": 0.01,
+    "expected": 0.01,
+    "power": 0.99,
+    "looks": [300],
+    "spending": 0.5,
+    "certify_at": [50],
+    "violate_at": [9],
+    "counts": [0],
+    "episodes": 1000,
+    "outages": 0,
+    "upper_bound": 0.01,
+    "lower_bound": 0.2,
+    "candidates": 9,
+    "selection_episodes": 9,
+    "calibration": [{"policy": "policies/better.safetensors"}],
+    "parts": [{"weight": 1.0}],
+    "episode_seed": 7,
+    "versions": {},
+    "seed": 1,
+    "sha256": "0" * 64,
+}
+SILENT = {"expected", "power", "candidates", "selection_episodes", "versions", "spending"}
+"""What nothing can be computed from: only the hash, and a signature, cover it."""
+
+
+def test_every_change_of_a_certificate_is_found(run, capsys):
+    """As it stands, and where the hash is made to fit; exit code 1, and the difference is named."""
+    certificate = qcrl.certify(run, seed=0, promise=0.2, deterministic=True, progress=False)
+    file = run / certificate.file
+    whole = json.loads(file.read_text())
+    assert set(CHANGES) >= set(whole) - {"policy", "cost", "signature", "learning_rate"}
+    for name, value in CHANGES.items():
+        file.write_text(json.dumps(whole | {name: value}))
+        assert main(["certify", "--verify", str(file)]) == 1, name
+        assert "Not verified: " in capsys.readouterr().out
+        forged = replace(read_certificate(file), sha256="").sealed()
+        file.write_text(json.dumps(asdict(forged)))
+        code = main(["certify", "--verify", str(file)])
+        assert code == 0 if name in (*SILENT, "sha256") else code in (1, 2), name
+    file.write_text(json.dumps(whole))
+    assert verify(file, progress=False) == (certificate, None)
+
+
+def test_a_certificate_is_signed_and_another_key_or_none_is_found(run, tmp_path, capsys):
+    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    from cryptography.hazmat.primitives import serialization
+
+    for name in ("mine", "yours"):
+        key = ed25519.Ed25519PrivateKey.generate()
+        form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        (tmp_path / f"{name}.pem").write_bytes(key.private_bytes(*form))
+        public = key.public_key().public_bytes(form[0], serialization.PublicFormat.SubjectPublicKeyInfo)
+        (tmp_path / f"{name}.pub").write_bytes(public)
+    options = dict(seed=0, promise=0.2, deterministic=True, progress=False)
+    certificate = qcrl.certify(run, key=tmp_path / "mine.pem", **options)
+    file = run / certificate.file
+    check = lambda key: main(["certify", "--verify", str(file), "--key", str(tmp_path / key)])
+    assert check("mine.pub") == 0
+    assert certificate.signature["public_key"] in capsys.readouterr().out
+    assert check("yours.pub") == 1
+    assert "it is signed, but not with the key" in capsys.readouterr().out
+    forged = replace(certificate, versions={}, sha256="", signature=None).sealed()
+    file.write_text(json.dumps(asdict(replace(forged, signature=certificate.signature))))
+    assert check("mine.pub") == 1
+    assert "its signature is not one of its hash" in capsys.readouterr().out
+    file.write_text(json.dumps(asdict(forged)))
+    assert main(["certify", "--verify", str(file)]) == 0  # without a key, only what can be computed again
+    assert check("mine.pub") == 1
+    assert "it has no signature" in capsys.readouterr().out
+    with pytest.raises(UserError, match="holds a public key, which can only verify"):
+        qcrl.certify(run, key=tmp_path / "mine.pub", **options)
+    (tmp_path / "bad.pem").write_text("no key")
+    with pytest.raises(UserError, match="holds no key that can be read"):
+        qcrl.certify(run, key=tmp_path / "bad.pem", **options)
+
+
+def test_a_second_attempt_spends_error_and_a_third_has_none(run):
+    first = qcrl.certify(run, 0.97, seed=0, promise=0.2, deterministic=True, progress=False)
+    again = qcrl.certify(run, 0.97, seed=0, promise=0.2, deterministic=True, progress=False)
+    assert again == first
+    assert (first.attempt, first.spent, first.error) == (1, 0.0, pytest.approx(0.03))
+    second = qcrl.certify(run, seed=0, promise=0.2, episodes=400, deterministic=True, progress=False)
+    assert (second.attempt, second.spent, second.error) == (2, first.error, pytest.approx(0.02))
+    assert second.episode_seed != first.episode_seed
+    assert second.file == "certificate-seed0-p0.1-d15-attempt2.json"
+    for certificate in (first, second):
+        assert verify(run / certificate.file, progress=False) == (certificate, None)
+    with pytest.raises(UserError, match="attempt 3 to certify a policy of this run"):
+        qcrl.certify(run, seed=0, promise=0.3, deterministic=True, progress=False)
+    # Training that goes on sets certificates aside, and what they spent stays spent.
+    (run / "earlier" / "iteration-1").mkdir(parents=True)
+    for certificate in (first, second):
+        (run / certificate.file).rename(run / "earlier" / "iteration-1" / certificate.file)
+    with pytest.raises(UserError, match="attempt 3 to certify a policy of this run"):
+        qcrl.certify(run, seed=0, promise=0.3, deterministic=True, progress=False)
+    assert qcrl.certify(run, seed=1, promise=0.3, deterministic=True, progress=False).attempt == 1
+
+
+def test_a_sequential_certificate_stops_early_and_is_verified(run, capsys):
+    """Outage .08 where .1 is expected and .2 promised."""
+    assert main(f"certify {run} --seed 0 --promise 0.2 --deterministic --sequential --power 0.98".split()) == 0
+    assert "takes at most " in capsys.readouterr().err
+    certificate = read_certificate(run / "certificate-seed0-p0.1-d15.json")
+    assert certificate.verdict == "certified"
+    assert certificate.episodes == certificate.looks[len(certificate.counts) - 1] < certificate.looks[-1]
+    assert certificate.looks[-1] <= 1.25 * episodes_needed(0.2, expected=0.1, power=0.98)
+    assert verify(run / certificate.file, progress=False) == (certificate, None)
+
+
+def test_weights_that_are_not_numbers_and_foreign_policies_are_not_certified(run):
+    path = run / "policies" / "seed0-p0.1-d15.safetensors"
+    whole = path.read_bytes()
+    copy_policy(run, "seed1-p0.1-d15", "seed0-p0.1-d15")
+    with pytest.raises(UserError, match="was copied in from elsewhere: its lane is not that of this run"):
+        qcrl.certify(run, seed=0, promise=0.2, progress=False)
+    path.write_bytes(whole)
+    policy = qcrl.load(run).policy(seed=0)
+    checkpoints.write_tree(path, {**policy.state, "weight": np.float32(np.nan)}, policy.info)
+    with pytest.raises(UserError, match="has weights that are not finite numbers"):
+        qcrl.certify(run, seed=0, promise=0.2, progress=False)
+
+
+class TurnsNaN(TwoPathEnv):
+    """After training, its observations are no numbers; its rewards and costs still are."""
+
+    def observe(self, state):
+        return jnp.where(state.position > 1, jnp.nan, super().observe(state))
+
+
+def test_observations_that_are_not_numbers_are_not_certified(run):
+    with pytest.raises(UserError, match="not a finite number"):
+        qcrl.certify(run, seed=0, promise=0.2, env=TurnsNaN(), deterministic=True, progress=False)
+
+
+def copy_policy(run, source, target):
+    content = (run / "policies" / f"{source}.safetensors").read_bytes()
+    (run / "policies" / f"{target}.safetensors").write_bytes(content)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +285,7 @@ def test_a_certificate_is_verified_and_changes_are_found(run, capsys):
     [
         ('{"verdict": "certi', "is torn: it is not JSON"),
         ("[]", "is no whole certificate: its verdict is None"),
-        ('{"verdict": "certified"}', "is no whole certificate: its policy_sha256 is None"),
+        ('{"verdict": "certified"}', "is no whole certificate: its policy is None"),
     ],
 )
 def test_a_torn_certificate_is_a_user_error(run, capsys, content, message):
@@ -171,16 +322,16 @@ def test_a_certificate_needs_a_run(capsys):
 
 
 def test_a_certificate_of_a_learning_rate_is_verified(run):
-    config, (first, *_) = run / "config.json", sorted((run / "policies").iterdir())
-    content = json.loads(config.read_text())
-    lanes = [Lane(0, (Outage(15.0, 0.1),), 0.1, rate).as_dict() for rate in (1e-3, 3e-3)]
-    config.write_text(json.dumps(content | {"lanes": lanes}))
-    for rate in ("0.001", "0.003"):
-        first.with_name(f"seed0-p0.1-d15-lr{rate}.safetensors").write_bytes(first.read_bytes())
+    config, content = run / "config.json", json.loads((run / "config.json").read_text())
+    lanes = [Lane(0, (Outage(15.0, 0.1),), 0.1, rate) for rate in (1e-3, 3e-3)]
+    config.write_text(json.dumps(content | {"lanes": [lane.as_dict() for lane in lanes]}))
+    for lane in lanes:
+        path = run / "policies" / f"{lane}.safetensors"
+        write_policy(path, build("fake", "fast"), TwoPathEnv(), lane, lambda state: {**state, "weight": jnp.float32(5)})
     for certificate in certify_all(run, episodes=100, deterministic=True, progress=False):
-        file = run / f"certificate-{certificate.lane}.json"
+        file = run / certificate.file
         assert file.name.endswith(f"lr{certificate.learning_rate:g}.json")
-        assert verify(file, progress=False) == (certificate, [])
-    config.write_text(json.dumps(content | {"lanes": lanes[:1]}))
+        assert verify(file, progress=False) == (certificate, None)
+    config.write_text(json.dumps(content | {"lanes": [lanes[0].as_dict()]}))
     with pytest.raises(UserError, match=r"has no lane seed0-p0\.1-d15-lr0\.003"):
         verify(file, progress=False)

@@ -1,11 +1,13 @@
 """A small run with policies, an evaluation and certificates, made once for the tests that read run folders."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from qcrl.constraints import Outage
+from qcrl.evaluation.certificate import Certificate
 from qcrl.training.loop import train
 
 SMALL = {"num_envs": 4, "steps_per_env": 16, "chunk_length": 8, "hidden_sizes": (8,), "lstm_size": 0, "minibatches": 1}
@@ -42,28 +44,42 @@ def evaluated(trained, tmp_path):
     (run.path / "evaluation-jax.json").write_text(json.dumps({**result, "per_lane": lanes, "pooled": pooled}))
     lines = ["seed,probability,limit,episode,return,cost", *(",".join(map(str, row)) for row in rows)]
     (run.path / "evaluation-jax.csv").write_text("\n".join(lines) + "\n")
-    certificate = {
-        "verdict": "violated",
-        "policy_sha256": "0123456789abcdef" * 4,
-        "environment": {"id": "TwoPathEnv-v0"},
-        "engine": "jax",
-        "deterministic": False,
-        "limit": LIMIT,
-        "probability": 0.1,
-        "trained_probability": 0.1,
-        "confidence": 0.95,
-        "episodes": 1340,
-        "outages": 211,
-        "upper_bound": 0.17488,
-        "lower_bound": 0.14122,
-        "candidates": 1,
-        "selection_episodes": 0,
-        "certified_together": 1,
-        "episode_seed": 7,
-        "versions": {},
-        "seed": 0,
-    }
-    (run.path / "certificate-seed0-p0.1-d15.json").write_text(json.dumps(certificate))
+    certificate = Certificate(
+        verdict="violated",
+        policy="policies/seed0-p0.1-d15.safetensors",
+        policy_sha256="0123456789abcdef" * 4,
+        environment={"id": "TwoPathEnv-v0"},
+        engine="jax",
+        deterministic=False,
+        limit=LIMIT,
+        cost="cost",
+        probability=0.1,
+        trained_probability=0.1,
+        confidence=0.95,
+        certified_together=1,
+        attempt=1,
+        spent=0.0,
+        error=0.05,
+        expected=0.08,
+        power=0.8,
+        looks=[1340],
+        spending=1.0,
+        certify_at=[114],
+        violate_at=[153],
+        counts=[211],
+        episodes=1340,
+        outages=211,
+        upper_bound=0.17488,
+        lower_bound=0.14122,
+        candidates=1,
+        selection_episodes=0,
+        calibration=[],
+        parts=[],
+        episode_seed=7,
+        versions={},
+        seed=0,
+    )
+    (run.path / "certificate-seed0-p0.1-d15.json").write_text(json.dumps(asdict(certificate.sealed())))
     return run
 
 

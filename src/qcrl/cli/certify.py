@@ -31,7 +31,12 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
     )
     add_options(parser)
     parser.add_argument(
-        "--episode-seed", type=int, metavar="SEED", help="which episodes to run (default: follows from the policy)"
+        "--sequential",
+        action="store_true",
+        help="look several times, and stop as soon as the verdict is clear (default: off)",
+    )
+    parser.add_argument(
+        "--key", metavar="FILE", help="Ed25519 key in PEM, to sign with, or to verify by (default: no signature)"
     )
     parser.add_argument(
         "--verify", metavar="FILE", help="run this certificate's episodes again and compare (default: off)"
@@ -50,16 +55,20 @@ def run(args: argparse.Namespace) -> int:
 
     for certificate in certify_all(**options):
         print(certificate)
-        print(f"Written: {args.run}/certificate-{certificate.lane}.json")
+        print(f"Written: {args.run}/{certificate.file}")
         if certificate.verdict == "undecided":
             print("These episodes cannot tell. Train below the probability that you promise; see docs/evaluation.md.")
     return 0
 
 
 def verify(file: str, options: Settings) -> int:
-    from qcrl.evaluation.certify import verify
+    from qcrl.evaluation.verify import verify
 
-    certificate, differences = verify(file, options["run"], processes=options["processes"])
+    certificate, difference = verify(file, options["run"], key=options["key"], processes=options["processes"])
     print(certificate)
-    print(f"Not verified: {'; '.join(differences)}." if differences else "Verified: the same policy, the same outages.")
-    return 1 if differences else 0
+    if difference is not None:
+        print(f"Not verified: {difference}.")
+        return 1
+    signed = "" if certificate.signature is None else f", signed with the key {certificate.signature['public_key']}"
+    print(f"Verified: the same policy, the same outages{signed}.")
+    return 0

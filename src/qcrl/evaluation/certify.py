@@ -1,11 +1,8 @@
 """Certificates: an exact one-sided bound on the outage of a policy, from episodes that nothing was chosen by."""
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -14,7 +11,16 @@ from qcrl import stats
 from qcrl.constraints import Outage
 from qcrl.envs.base import Description
 from qcrl.errors import UserError
-from qcrl.evaluation.evaluate import Player, choose_lanes, trained_environment, versions, write_json
+from qcrl.evaluation import plan as plans
+from qcrl.evaluation.certificate import (
+    Certificate,
+    earlier_certificates,
+    episode_seed,
+    file_hash,
+    write_certificate,
+)
+from qcrl.evaluation.evaluate import Player, choose_lanes, results_of, trained_environment, versions
+from qcrl.evaluation.plan import Plan
 from qcrl.evaluation.summary import Results
 from qcrl.kinds import Json
 from qcrl.runs.folder import Run, load
@@ -24,68 +30,57 @@ SELECTION_EPISODES = 200
 """Per candidate, where one of several seeds is chosen."""
 EXPECTED_SHARE = 0.5
 """Share of the promised probability that the true outage is expected to be, unless the user knows better."""
+NOTHING = 1e-12
+"""An error that is smaller is none."""
 
-NUMBERS: dict[Any, Any] = {float: (float, int), float | None: (float, int, type(None))}
-"""What JSON may hold for a field of that type."""
 
+class Asked(NamedTuple):
+    """What shall be certified, and how sure it shall be."""
 
-@dataclass(frozen=True)
-class Certificate:
-    """A promise about one policy, and all that is needed to check it."""
-
-    verdict: str
-    """certified: the upper bound is at most the probability. violated: the lower bound is above it. Else undecided."""
-    policy_sha256: str
-    environment: Json
-    engine: str
-    deterministic: bool
-    limit: float
-    probability: float
-    """What is promised: at most this share of episodes costs more than the limit."""
-    trained_probability: float
+    promise: float
     confidence: float
-    """Of all the certificates that were made together."""
-    episodes: int
-    outages: int
-    upper_bound: float
-    lower_bound: float
-    candidates: int
-    """Seeds that this policy was chosen from."""
-    selection_episodes: int
-    """Per candidate, other episodes than those that certify; 0 where nothing was chosen."""
-    certified_together: int
-    """Certificates that share the confidence: each bound holds with 1 - (1 - confidence) / certified_together."""
-    episode_seed: int
-    versions: dict[str, str]
+    together: int = 1
+    """Certificates that share the error."""
+    expected: float = 0.0
+    """The outage that the policy is thought to have."""
+    power: float = 0.8
+    """The chance of a certificate then."""
+    episodes: int | None = None
+    """As many as `expected` and `power` ask for unless given."""
+    sequential: bool = False
+
+    def plan(self, error: float) -> Plan:
+        """With so much error."""
+        if self.episodes is None:
+            return plans.planned(self.promise, error, self.expected, self.power, self.sequential)
+        least = stats.episodes_needed(self.promise, 1 - error)
+        if self.episodes < least:
+            raise UserError(
+                f"episodes is {self.episodes}, but even without any outage an outage of {self.promise:g} cannot be "
+                f"certified at {1 - error:.4g} confidence with fewer than {least}; give more, or leave it out"
+            )
+        make = plans.sequential if self.sequential else plans.fixed
+        return make(self.promise, error, self.episodes)
+
+
+class Chosen(NamedTuple):
+    """The policy that is certified, and how it was chosen."""
+
+    lane: Lane
+    policy: Path
+    candidates: int = 1
+    selection_episodes: int = 0
+    calibration: Sequence[Json] = ()
+    parts: Sequence[Json] = ()
+
+
+class Attempt(NamedTuple):
+    """Which attempt of a run this is, with the error that is left for it."""
+
+    number: int
+    spent: float
+    plan: Plan
     seed: int
-    """Training seed of the policy."""
-    learning_rate: float | None = None
-    """Only where lanes of the run differ in it."""
-
-    @property
-    def lane(self) -> Lane:
-        constraint = Outage(self.limit, self.trained_probability)
-        return Lane(self.seed, (constraint,), self.trained_probability, self.learning_rate)
-
-    def __str__(self) -> str:
-        share = f"{self.outages:,} outages in {self.episodes:,} episodes"
-        promise = f"at most {self.probability:g} of episodes cost more than {self.limit:g}"
-        level = f"confidence {self.confidence:.4g}"
-        if self.certified_together > 1:
-            level += f" for all {self.certified_together} certificates"
-        bounds = f"upper bound {self.upper_bound:.4f}, lower bound {self.lower_bound:.4f}, each one-sided"
-        return f"{self.lane}: {self.verdict}. Promise: {promise}. Found: {share}; {bounds}, {level}."
-
-
-def judge(
-    outages: int, episodes: int, probability: float, confidence: float = 0.95, together: int = 1
-) -> tuple[str, float, float]:
-    """Verdict, upper and lower bound. Several certificates share the error probability evenly (Bonferroni)."""
-    each = 1 - (1 - confidence) / together
-    upper = stats.outage_bound(outages, episodes, each)
-    lower = stats.outage_lower_bound(outages, episodes, each)
-    verdict = "certified" if upper <= probability else "violated" if lower > probability else "undecided"
-    return verdict, upper, lower
 
 
 def certify(run: str | Path | Run, confidence: float = 0.95, **options: Any) -> Certificate:
@@ -110,6 +105,7 @@ def certify_all(
     expected: float | None = None,
     power: float = 0.8,
     episodes: int | None = None,
+    sequential: bool = False,
     engine: str = "jax",
     deterministic: bool = False,
     seed: int | None = None,
@@ -117,7 +113,7 @@ def certify_all(
     limit: float | None = None,
     every_seed: bool = False,
     selection_episodes: int = SELECTION_EPISODES,
-    episode_seed: int | None = None,
+    key: str | Path | None = None,
     env: Any = None,
     processes: int | None = None,
     progress: bool = True,
@@ -126,18 +122,19 @@ def certify_all(
 
     Of several seeds one is chosen, by `selection_episodes` episodes each that are not used again.
 
+    confidence: of all certificates of this call, and of all attempts at these policies so far. The episodes follow from
+        the policy and from the number of the attempt. The same call again is the same attempt.
     promise: outage to certify; the one that was trained for unless given.
     expected: outage that the policy is thought to have, for the number of episodes; half the promise unless given.
     power: chance of the verdict "certified" if the policy has the expected outage.
     episodes: how many; those that `expected` and `power` ask for unless given.
+    sequential: look several times, and stop as soon as the verdict is clear; `episodes` are then the most.
     engine, deterministic, env, processes: as for `evaluate`.
     seed, probability, limit: only the lanes trained with these.
     every_seed: certify every seed instead of choosing one.
-    episode_seed: which episodes; by default a number that follows from the policy, so that trying again gives the
-        same episodes and not another chance.
+    key: file of an Ed25519 key that signs the certificates.
     """
-    if not 0 < confidence < 1:
-        raise UserError(f"confidence is {confidence}, but it must lie strictly between 0 and 1; 0.95 means 95%")
+    require_confidence(confidence)
     run = run if isinstance(run, Run) else load(run)
     groups = _candidates(choose_lanes(run, seed, probability, limit), every_seed)
     if selection_episodes < 1 and max(map(len, groups)) > 1:
@@ -147,51 +144,97 @@ def certify_all(
         )
     play = Player(run, trained_environment(run, env), engine, deterministic, processes, progress)
     console = Console(stderr=True, quiet=not progress)
-    each = 1 - (1 - confidence) / len(groups)
-    plans = []
+    asked = {}
     for group in groups:
         target = Outage(group[0].limit, group[0].probability if promise is None else promise).probability
         outage = EXPECTED_SHARE * target if expected is None else expected
-        plans.append((group, target, outage, _plan(target, each, outage, power, episodes)))
+        asked[group] = Asked(target, confidence, len(groups), outage, power, episodes, sequential)
+        asked[group].plan((1 - confidence) / len(groups))  # what cannot work is said before anything is run
     certificates = []
-    for group, target, outage, count in plans:
-        lane, selected = group[0], 0
+    for group, wanted in asked.items():
+        chosen = Chosen(group[0], run.policy_file(group[0]))
         if len(group) > 1:
             console.print(f"Choosing among {len(group)} seeds by {selection_episodes:,} episodes each", soft_wrap=True)
-            lane = choose(play(group, selection_episodes, "select", episode_seed or 0), outage)
-            selected = selection_episodes
-        planned = f" ({power:g} power if its outage is {outage:g})" if episodes is None else ""
-        text = f"Certifying {lane}: outage <= {target:g} takes {count:,} fresh episodes{planned}"
-        console.print(text, highlight=False, soft_wrap=True)
-        digest = _hash(run.policy_file(lane))
-        stream = int(digest[:8], 16) if episode_seed is None else episode_seed
-        outages = _count_outages(play, lane, count, stream)
-        verdict, upper, lower = judge(outages, count, target, confidence, len(groups))
-        certificate = Certificate(
-            verdict=verdict,
-            policy_sha256=digest,
-            environment=Description.of(play.env).as_dict(),
-            engine=play.engine,
-            deterministic=deterministic,
-            limit=lane.limit,
-            probability=target,
-            trained_probability=lane.probability,
-            confidence=confidence,
-            episodes=count,
-            outages=outages,
-            upper_bound=upper,
-            lower_bound=lower,
-            candidates=len(group),
-            selection_episodes=selected,
-            certified_together=len(groups),
-            episode_seed=stream,
-            versions=versions(play.engine),
-            seed=lane.seed,
-            learning_rate=lane.learning_rate,
-        )
-        write_json(run.path / f"certificate-{lane}.json", asdict(certificate))
-        certificates.append(certificate)
+            results = play(group, selection_episodes, "select", 0)
+            chosen = _chosen(run, results, wanted.expected, selection_episodes)
+        certificates.append(certify_policy(play, group, chosen, wanted, key, console))
     return certificates
+
+
+def certify_policy(
+    play: Player,
+    group: Sequence[Lane],
+    chosen: Chosen,
+    asked: Asked,
+    key: str | Path | None = None,
+    console: Console | None = None,
+) -> Certificate:
+    """Run the episodes that certify one policy, chosen among those of a group of lanes; write the certificate."""
+    run, environment = play.run, Description.of(play.env).as_dict()
+    digest = file_hash(chosen.policy)
+    seed_of = lambda attempt: episode_seed(digest, environment, play.engine, play.deterministic, attempt)
+    attempt = _attempt(earlier_certificates(run, group), asked, digest, seed_of)
+    plan = attempt.plan
+    if console is not None:
+        planned = f" ({asked.power:g} power if its outage is {asked.expected:g})" if asked.episodes is None else ""
+        most = "at most " if len(plan.looks) > 1 else ""
+        takes = f"outage <= {asked.promise:g} takes {most}{plan.episodes:,} fresh episodes{planned}"
+        console.print(f"Certifying {chosen.policy.stem}: {takes}", highlight=False, soft_wrap=True)
+    verdict, counts = count_outages(play, chosen.lane, chosen.policy, plan, attempt.seed)
+    lower, upper = plan.bounds(len(counts) - 1, counts[-1])
+    certificate = Certificate(
+        verdict=verdict,
+        policy=chosen.policy.relative_to(run.path).as_posix(),
+        policy_sha256=digest,
+        environment=environment,
+        engine=play.engine,
+        deterministic=play.deterministic,
+        limit=chosen.lane.limit,
+        cost=chosen.lane.constraint.cost,
+        probability=asked.promise,
+        trained_probability=chosen.lane.probability,
+        confidence=asked.confidence,
+        certified_together=asked.together,
+        attempt=attempt.number,
+        spent=attempt.spent,
+        error=plan.error,
+        expected=asked.expected if asked.episodes is None else None,
+        power=asked.power if asked.episodes is None else None,
+        looks=list(plan.looks),
+        spending=plan.spending,
+        certify_at=list(plan.certify_at),
+        violate_at=list(plan.violate_at),
+        counts=counts,
+        episodes=plan.looks[len(counts) - 1],
+        outages=counts[-1],
+        upper_bound=upper,
+        lower_bound=lower,
+        candidates=chosen.candidates,
+        selection_episodes=chosen.selection_episodes,
+        calibration=list(chosen.calibration),
+        parts=list(chosen.parts),
+        episode_seed=attempt.seed,
+        versions=versions(play.engine),
+        seed=chosen.lane.seed,
+        learning_rate=chosen.lane.learning_rate,
+    ).sealed(key)
+    write_certificate(run, certificate)
+    return certificate
+
+
+def count_outages(play: Player, lane: Lane, policy: Path, plan: Plan, seed: int) -> tuple[str, list[int]]:
+    """The verdict, and the outages at every look until it was clear."""
+    played, before = play.run.policy_in(policy, lane), 0
+    counts: list[int] = []
+    for look, now in enumerate(plan.looks):
+        (totals,) = play.play([played], now - before, [[seed, *b"certify"]], "certify", before)
+        over = int(np.sum(results_of(lane, play.env, totals).costs > lane.limit))
+        counts.append(over + (counts[-1] if counts else 0))
+        before = now
+        verdict = plan.verdict(look, counts[-1])
+        if verdict is not None:
+            return verdict, counts
+    raise AssertionError("the last look always has a verdict")
 
 
 def choose(results: Mapping[Lane, Results], outage: float) -> Lane:
@@ -204,90 +247,65 @@ def choose(results: Mapping[Lane, Results], outage: float) -> Lane:
     return max(results, key=rank)
 
 
-def verify(
-    file: str | Path,
-    run: str | Path | Run | None = None,
-    *,
-    env: Any = None,
-    processes: int | None = None,
-    progress: bool = True,
-) -> tuple[Certificate, list[str]]:
-    """Run a certificate's episodes again. The certificate, and in what it differs from what is found: nothing, if true.
+def calibration_row(run: Run, lane: Lane, policy: Path, results: Results) -> Json:
+    """What the episodes of the choice told of one candidate."""
+    return {
+        "policy": policy.relative_to(run.path).as_posix(),
+        "lane": str(lane),
+        "sha256": file_hash(policy),
+        "episodes": len(results.costs),
+        "outages": int(np.sum(results.costs > lane.limit)),
+        "mean_return": float(np.mean(results.returns)),
+    }
 
-    run: where the policy is; the folder of the certificate unless given.
-    """
-    certificate = read_certificate(file)
-    run = Path(file).parent if run is None else run
-    run = run if isinstance(run, Run) else load(run)
-    c = certificate
-    trained = choose_lanes(run, c.seed, c.trained_probability, c.limit)
-    lane = next((lane for lane in trained if lane.learning_rate == c.learning_rate), None)
-    if lane is None:
-        raise UserError(f"{run.path} has no lane {c.lane}; give the run that was certified")
-    found = judge(c.outages, c.episodes, c.probability, c.confidence, c.certified_together)
-    differences = []
-    if c.verdict != found[0] or not np.allclose(found[1:], (c.upper_bound, c.lower_bound), rtol=0, atol=1e-9):
-        differences.append(
-            f"{c.outages} outages in {c.episodes} episodes mean {found[0]} with bounds {found[1]:.6g} and "
-            f"{found[2]:.6g}, not {c.verdict} with {c.upper_bound:.6g} and {c.lower_bound:.6g}"
+
+def calibrate_again(play: Player, rows: Sequence[Json], lanes: Mapping[str, Lane]) -> Iterator[tuple[Json, Json]]:
+    """Every row of a calibration, and what is found now."""
+    for row in rows:
+        policy = play.run.path / row["policy"]
+        lane = lanes[row["lane"]]
+        found = calibrate(play, lane, policy, row["episodes"])
+        yield row, calibration_row(play.run, lane, policy, found)
+
+
+def calibrate(play: Player, lane: Lane, policy: Path, episodes: int) -> Results:
+    """Episodes that choose, and certify nothing."""
+    seed = [0, *f"select {policy.stem}".encode()]
+    (totals,) = play.play([play.run.policy_in(policy, lane)], episodes, [seed], "select")
+    return results_of(lane, play.env, totals)
+
+
+def require_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise UserError(f"confidence is {confidence}, but it must lie strictly between 0 and 1; 0.95 means 95%")
+
+
+def _chosen(run: Run, results: Mapping[Lane, Results], outage: float, episodes: int) -> Chosen:
+    lane = choose(results, outage)
+    rows = [calibration_row(run, each, run.policy_file(each), found) for each, found in results.items()]
+    return Chosen(lane, run.policy_file(lane), len(results), episodes, rows)
+
+
+def _attempt(made: Sequence[Certificate], asked: Asked, digest: str, seed_of: Any) -> Attempt:
+    """An attempt that was made already, where the same is asked of the same policy; else the next one."""
+    budget = (1 - asked.confidence) / asked.together
+    for before in made:
+        left = budget - before.spent
+        same = before.policy_sha256 == digest and before.episode_seed == seed_of(before.attempt)
+        if same and left > NOTHING and before.plan == asked.plan(left) and before.confidence == asked.confidence:
+            return Attempt(before.attempt, before.spent, before.plan, before.episode_seed)
+    number, spent = len(made) + 1, sum(before.error for before in made)
+    if budget - spent <= NOTHING:
+        raise UserError(
+            f"this would be attempt {number} to certify a policy of this run, and the {len(made)} before have spent an "
+            f"error of {spent:.3g}, so that nothing is left at a confidence of {asked.confidence:g}; ask for less "
+            f"confidence, such as {1 - 2 * asked.together * spent:.3g}, or train anew in another folder"
         )
-    if _hash(run.policy_file(lane)) != c.policy_sha256:
-        return c, [*differences, f"the policy of {lane} is another one than the certified"]
-    play = Player(run, trained_environment(run, env), c.engine, c.deterministic, processes, progress)
-    if Description.of(play.env).as_dict() != c.environment:
-        return c, [*differences, "the environment is another one than the certified"]
-    outages = _count_outages(play, lane, c.episodes, c.episode_seed)
-    if outages != c.outages:
-        changed = [name for name, value in versions(c.engine).items() if value != c.versions.get(name)]
-        why = f"; other {', '.join(changed)} than then, which may change an episode by rounding" if changed else ""
-        differences.append(f"{outages} outages in {c.episodes} episodes, not {c.outages}{why}")
-    return c, differences
+    return Attempt(number, spent, asked.plan(budget - spent), seed_of(number))
 
 
-def read_certificate(file: str | Path) -> Certificate:
-    """The certificate in this file; anything else is a user's mistake."""
-    try:
-        content = json.loads(Path(file).read_text())
-    except OSError as error:
-        raise UserError(f"cannot read {file} ({error.strerror}); give the file of a certificate") from None
-    except ValueError as error:
-        raise UserError(f"{file} is torn: it is not JSON ({error}); certify the policy again") from None
-    hints = get_type_hints(Certificate)
-    names = [field.name for field in fields(Certificate)]
-    for name in names:
-        value = content.get(name) if isinstance(content, dict) else None
-        kind = NUMBERS.get(hints[name]) or get_origin(hints[name]) or hints[name]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise UserError(f"{file} is no whole certificate: its {name} is {value!r}; certify the policy again")
-    if content["certified_together"] < 1:
-        raise UserError(f"{file} is no whole certificate: certified_together is below 1; certify the policy again")
-    return Certificate(**{name: content.get(name) for name in names})
-
-
-def _candidates(lanes: Sequence[Lane], every_seed: bool) -> list[list[Lane]]:
+def _candidates(lanes: Sequence[Lane], every_seed: bool) -> list[tuple[Lane, ...]]:
     """Groups of lanes of which one each is certified."""
     if every_seed:
-        return [[lane] for lane in lanes]
-    return by_setting(lanes)
-
-
-def _plan(probability: float, confidence: float, expected: float, power: float, episodes: int | None) -> int:
-    """How many episodes certify."""
-    if episodes is None:
-        return stats.episodes_needed(probability, confidence, expected, power)
-    least = stats.episodes_needed(probability, confidence)
-    if episodes < least:
-        raise UserError(
-            f"episodes is {episodes}, but even without any outage an outage of {probability:g} cannot be certified at "
-            f"{confidence:.4g} confidence with fewer than {least}; give more, or leave it out"
-        )
-    return episodes
-
-
-def _count_outages(play: Player, lane: Lane, episodes: int, episode_seed: int) -> int:
-    results = play([lane], episodes, "certify", episode_seed)[lane]
-    return int(np.sum(results.costs > lane.limit))
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+        return [(lane,) for lane in lanes]
+    return [tuple(group) for group in by_setting(lanes)]

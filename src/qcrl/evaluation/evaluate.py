@@ -28,6 +28,7 @@ from qcrl.kinds import Json
 from qcrl.runs.checkpoints import write_file
 from qcrl.runs.folder import Run, load
 from qcrl.runs.lane import Lane, by_setting
+from qcrl.runs.policy import Policy
 from qcrl.sampling import compilation_cache
 from qcrl.sampling.play import Totals, engine_of, play
 from qcrl.sampling.play.seeds import Played, Seed
@@ -123,27 +124,34 @@ class Player:
             raise UserError(f"episodes is {episodes}, but must be a whole number from 1 on; 1000 is a good start")
         if episode_seed < 0:
             raise UserError(f"episode_seed is {episode_seed}, but must be a whole number from 0 on")
-        policies = {lane: self.run.policy_of(lane) for lane in lanes}
-        jobs: list[tuple[Played, Seed]] = [
-            (policy, [episode_seed, *f"{purpose} {lane}".encode()]) for lane, policy in policies.items()
-        ]
-        for lane, policy in policies.items():
+        policies = [self.run.policy_of(lane) for lane in lanes]
+        seeds: list[Seed] = [[episode_seed, *f"{purpose} {lane}".encode()] for lane in lanes]
+        totals = self.play(policies, episodes, seeds, purpose)
+        return {lane: results_of(lane, self.env, each) for lane, each in zip(lanes, totals)}
+
+    def play(
+        self, policies: Sequence[Policy], episodes: int, seeds: Sequence[Seed], purpose: str, first: int = 0
+    ) -> list[Totals]:
+        """So many episodes of each policy, from number `first` of its seed on."""
+        for policy in policies:
+            name = policy.info["name"]
+            if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(policy.state)):
+                raise UserError(f"{name} has weights that are not finite numbers; train it again")
             if not policy.info.get("alive", True):
-                text = f"warning: {lane} turned non-finite in training; its last good policy is run"
+                text = f"warning: {name} turned non-finite in training; its last good policy is run"
                 Console(stderr=True, quiet=not self.progress).print(text, highlight=False, soft_wrap=True)
         compilation_cache.use_cache()
-        with _shown(f"{purpose} {self.env.id}", len(lanes) * episodes, self.progress) as advance:
-            totals = play(jobs, self.env, episodes, self.engine, self.deterministic, advance, self.processes)
-        found = {lane: results_of(lane, self.env, each) for lane, each in zip(lanes, totals)}
-        for lane, results in found.items():
-            if not np.isfinite(results).all():
-                raise UserError(f"{lane} has episodes whose return or cost is not a finite number; train it again")
-        return found
+        jobs: list[tuple[Played, Seed]] = list(zip(policies, seeds))
+        with _shown(f"{purpose} {self.env.id}", len(jobs) * episodes, self.progress) as advance:
+            return play(jobs, self.env, episodes, self.engine, self.deterministic, advance, self.processes, first)
 
 
 def results_of(lane: Lane, env: Described, totals: Totals) -> Results:
     """With the cost that the lane's constraint is about."""
-    return Results(totals.returns, totals.costs[:, env.costs.index(lane.constraint.cost)])
+    results = Results(totals.returns, totals.costs[:, env.costs.index(lane.constraint.cost)])
+    if not np.isfinite(results).all():
+        raise UserError(f"{lane} has episodes whose return or cost is not a finite number; train it again")
+    return results
 
 
 def choose_lanes(

@@ -89,10 +89,16 @@ class Run:
         return self.policy_of(self.lane(seed, probability, limit, learning_rate))
 
     def policy_of(self, lane: Lane) -> "Policy":
+        return self.policy_in(self.policy_file(lane), lane)
+
+    def policy_in(self, path: Path, lane: Lane) -> "Policy":
+        """The policy in a file of this run, which must be one of this lane."""
         from qcrl.runs.policy import Policy  # not above: to read tables, no algorithm is needed
 
         check_format(self.path, self.config)
-        return Policy.load(self.policy_file(lane))
+        policy = Policy.load(path)
+        policy.require_home(self.config, lane)
+        return policy
 
 
 def load(path: str | Path) -> Run:

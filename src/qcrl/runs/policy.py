@@ -56,7 +56,20 @@ class Policy:
             state = checkpoints.read_tree(path, like=_shapes(algorithm, env, lane.from_dict(info).constraints))
         except (checkpoints.Torn, KeyError, TypeError, UserError) as error:
             raise UserError(f"{path} is not a policy of this version of qcrl ({error}); train it again") from error
-        return cls(algorithm, env, jax.tree.map(jnp.asarray, state), info)
+        return cls(algorithm, env, jax.tree.map(jnp.asarray, state), info | {"name": path.stem})
+
+    def require_home(self, config: Json, own: lane.Lane) -> None:
+        """Raise where it was not trained in this lane of the run that `config` describes."""
+        found = {"lane": lane.from_dict(self.info), "environment": self.env, "algorithm": self.algorithm}
+        asked = {"lane": own, "environment": Description.from_dict(config["environment"])}
+        if "algorithm" in config:
+            asked["algorithm"] = hyperparameters.from_json(config["algorithm"])
+        for name, value in asked.items():
+            if found[name] != value:
+                raise UserError(
+                    f"the policy file {self.info['name']} was copied in from elsewhere: its {name} is not that of this "
+                    "run; put back the run's own, or train it again"
+                )
 
     def initial(self) -> Carry:
         """The carry at the start of an episode."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from qcrl.envs.base import Described
+from qcrl.envs.base import Described, Environment
 from qcrl.envs.host.environment import HostEnv
 from qcrl.errors import UserError
 from qcrl.sampling.play.device import play_on_device
@@ -30,19 +30,22 @@ def play(
     deterministic: bool = False,
     progress: Progress = lambda done: None,
     processes: int | None = None,
+    first: int = 0,
 ) -> list[Totals]:
-    """Exactly `episodes` episodes of every policy, each with a seed of its own, all run to their end."""
+    """Exactly `episodes` of every policy, each with a seed of its own, from number `first` on, to their end."""
     match engine_of(env, engine):
         case "mujoco":
-            return play_in_mujoco(jobs, env, episodes, deterministic, progress, processes)
+            return play_in_mujoco(jobs, env, episodes, deterministic, progress, processes, first)
         case "host":
             host: HostEnv = env  # type: ignore[assignment]
+            numbers = range(first, first + episodes)
             return [
-                play_on_host(policy, host, episodes, seed, deterministic, progress, processes or 0)
+                play_on_host(policy, host, numbers, seed, deterministic, progress, processes or 0)
                 for policy, seed in jobs
             ]
         case _:
+            own: Environment = env  # type: ignore[assignment]
             return [
-                play_on_device(policy, env, episodes, seed, deterministic, progress)  # type: ignore[arg-type]
+                play_on_device(policy, own, episodes, seed, deterministic, progress, first=first)
                 for policy, seed in jobs
             ]

@@ -13,7 +13,7 @@ from qcrl.errors import UserError
 from qcrl.kinds import Tree
 from qcrl.nets.network import Inputs, Memory
 from qcrl.sampling.learner import Acts
-from qcrl.sampling.play.seeds import Played, Progress, Seed, Totals, episode_keys, key_words
+from qcrl.sampling.play.seeds import Played, Progress, Seed, Totals, episode_keys, key_words, require_finite
 
 MOST_AT_ONCE = {"cpu": 500}
 """Episodes that run side by side; more are run in several batches, so that memory is bounded."""
@@ -32,6 +32,8 @@ class Episode(NamedTuple):
     total_reward: Scalar
     total_cost: Float[Array, " cost"]
     discounted: Float[Array, " cost"]
+    finite: Flag
+    """Whether all that was seen, done, earned and paid so far is a number."""
 
 
 def play_on_device(
@@ -42,21 +44,23 @@ def play_on_device(
     deterministic: bool = False,
     progress: Progress = lambda done: None,
     discount: float | None = None,
+    first: int = 0,
 ) -> Totals:
-    """Exactly `episodes` episodes, all to their end."""
+    """Exactly `episodes` episodes, from number `first` on, all to their end."""
     parts = -(-episodes // MOST_AT_ONCE.get(jax.default_backend(), MOST_ON_ACCELERATORS))
     size = -(-episodes // parts)
     key = jax.random.wrap_key_data(jnp.asarray(key_words(seed)))
     advance = partial(_advance, policy.algorithm, env, deterministic, discount or 1.0, policy.state)
     totals = []
     for part in range(parts):
-        keys, episode = _start(policy.algorithm, env, size, key, part * size)
+        keys, episode = _start(policy.algorithm, env, size, key, first + part * size)
         stretches = -(-env.horizon // min(STRETCH, env.horizon))
         for _ in range(stretches):
             episode = jax.block_until_ready(advance(keys, episode))
             progress(min(size, episodes - part * size) / stretches)
         totals.append(jax.device_get(episode[3:]))
-    running, returns, costs, discounted = (np.concatenate(column)[:episodes] for column in zip(*totals))
+    running, returns, costs, discounted, finite = (np.concatenate(column)[:episodes] for column in zip(*totals))
+    require_finite(env, finite)
     if running.any():
         raise UserError(
             f"{running.sum()} episodes of {env.id} did not end within its horizon of {env.horizon} steps; "
@@ -75,7 +79,8 @@ def _start(algorithm: Acts, env: Environment, count: int, key: Array, first: Any
         inputs = Inputs.first(obs, env.action_size, len(env.costs))
         nothing = jnp.zeros(len(env.costs))
         memory = algorithm.initial_memory(env)
-        return action_key, Episode(env_state, inputs, memory, jnp.bool(True), jnp.zeros(()), nothing, nothing)
+        begun = jnp.bool(True), jnp.zeros(()), nothing, nothing, jnp.isfinite(obs).all()
+        return action_key, Episode(env_state, inputs, memory, *begun)
 
     return jax.vmap(begin)(first + jnp.arange(count))
 
@@ -99,6 +104,7 @@ def _advance(
         env_state, out = env.step(now.env_state, action)
         cost = out.cost.reshape(len(env.costs))
         counted = jnp.where(now.running, cost, 0.0)
+        met = jnp.concatenate([out.obs, action, cost, out.reward[None]])
         return Episode(
             env_state,
             now.inputs.after(out.obs, action, out.reward, cost),
@@ -107,6 +113,7 @@ def _advance(
             now.total_reward + jnp.where(now.running, out.reward, 0.0),
             now.total_cost + counted,
             now.discounted + discount**time * counted,
+            now.finite & (~now.running | jnp.isfinite(met).all()),
         )
 
     def all_step(episodes: Episode, _: None) -> tuple[Episode, None]:

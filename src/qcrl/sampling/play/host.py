@@ -16,7 +16,7 @@ from qcrl.errors import UserError
 from qcrl.kinds import Tree
 from qcrl.nets.network import Inputs, Memory
 from qcrl.sampling.learner import Acts
-from qcrl.sampling.play.seeds import Played, Progress, Seed, Totals, episode_keys, key_words
+from qcrl.sampling.play.seeds import Played, Progress, Seed, Totals, episode_keys, key_words, require_finite
 
 SIDE_BY_SIDE = 16
 """Environments that are stepped together, so that the policy is asked once for all of them."""
@@ -72,6 +72,7 @@ def play_on_host(
             if watch is not None:
                 watch(Moment(inputs, memory))
             action, memory = act(np.array([number(turn) for turn in turns]), inputs, memory)
+            require_finite(env, np.isfinite(np.column_stack([inputs.obs, action])).all(axis=1))
             out = fleet.step(env.actions.to_env(np.asarray(action)), upcoming)
             sums += np.column_stack([out.reward, out.cost])
             after = inputs.after(*map(_single, (out.obs, action, out.reward, out.cost)))  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from qcrl.errors import UserError
 from qcrl.kinds import Tree
 from qcrl.nets.network import Inputs, Memory
 from qcrl.sampling.learner import Acts
-from qcrl.sampling.play.seeds import Played, Progress, Seed, Totals, episode_keys, key_words
+from qcrl.sampling.play.seeds import Played, Progress, Seed, Totals, episode_keys, key_words, require_finite
 
 AT_ONCE = 32
 """Simulations that one process steps in turn, so that the policy is asked once for all of them."""
@@ -47,8 +47,9 @@ def play_in_mujoco(
     deterministic: bool = False,
     progress: Progress = lambda done: None,
     processes: int | None = None,
+    first: int = 0,
 ) -> list[Totals]:
-    """Exactly `episodes` episodes of every policy; the number of processes does not change the results."""
+    """Exactly `episodes` of every policy, from number `first` on; how many processes there are changes no result."""
     task = getattr(env, "task", None)
     if task is None:
         raise UserError(f"{env.id} has no MuJoCo model; use the engine jax")
@@ -58,10 +59,10 @@ def play_in_mujoco(
         places = {}
         for job, (policy, seed) in enumerate(jobs):
             state = jax.device_get(policy.state)
-            for first in starts:
-                count = min(AT_ONCE, episodes - first)
-                batch = Batch(policy.algorithm, policy.env, state, task, key_words(seed), first, count, deterministic)
-                places[pool.submit(_run_batch, batch)] = (job, slice(first, first + count))
+            for start in starts:
+                count, number = min(AT_ONCE, episodes - start), first + start
+                batch = Batch(policy.algorithm, policy.env, state, task, key_words(seed), number, count, deterministic)
+                places[pool.submit(_run_batch, batch)] = (job, slice(start, start + count))
         for future in as_completed(places):
             job, place = places[future]
             totals[job].returns[place], totals[job].costs[place], _ = future.result()
@@ -111,6 +112,8 @@ def _run_batch(batch: Batch) -> Totals:
         outcomes = [engine.step(each) for engine, each in zip(engines, np.asarray(action))]
         obs, reward, cost = (np.array(x) for x in list(zip(*outcomes))[:3])
         cost = cost.reshape(batch.size, -1)
+        met = np.column_stack([obs, np.asarray(action), reward, cost])
+        require_finite(batch.env, np.isfinite(met).all(axis=1))
         totals.returns[:] += reward
         totals.costs[:] += cost
         inputs = inputs.after(*(jnp.asarray(x, jnp.float32) for x in (obs, action, reward, cost)))

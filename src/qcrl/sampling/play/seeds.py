@@ -5,9 +5,10 @@ from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Bool, Float, UInt32
 
-from qcrl.envs.base import Description
+from qcrl.envs.base import Described, Description
+from qcrl.errors import UserError
 from qcrl.kinds import Tree
 from qcrl.sampling.learner import Acts
 
@@ -50,3 +51,12 @@ def episode_keys(key: Array, number: Array) -> tuple[Array, Array]:
     """For the start of an episode, and for its actions."""
     pair = jax.random.split(jax.random.fold_in(key, number))
     return pair[0], pair[1]
+
+
+def require_finite(env: Described, finite: Bool[np.ndarray, " episodes"] | np.bool) -> None:
+    """Raise where an episode met something that is not a number: its cost would look like that of a safe one."""
+    if not np.all(finite):
+        raise UserError(
+            f"{np.size(finite) - np.sum(finite)} episodes of {env.id} have an observation, action, reward or cost that "
+            "is not a finite number; mend the environment, or train the policy again"
+        )

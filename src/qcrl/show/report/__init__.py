@@ -16,7 +16,7 @@ import numpy as np
 from qcrl.envs import ENVIRONMENT_IDS, TASKS
 from qcrl.envs.point.pictures import ROUTES, Scene, TwoPathScene
 from qcrl.errors import UserError
-from qcrl.evaluation.certify import read_certificate
+from qcrl.evaluation.certificate import read_certificate
 from qcrl.kinds import Json
 from qcrl.runs.folder import Run, check_format, load
 from qcrl.runs.lane import by_setting

@@ -1,0 +1,258 @@
+"""The certificate itself: all that it asserts, one hash over it, a signature if there is a key, and its file."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, get_origin, get_type_hints
+
+from qcrl.constraints import Outage
+from qcrl.errors import UserError
+from qcrl.evaluation.evaluate import write_json
+from qcrl.evaluation.plan import Plan
+from qcrl.kinds import Json
+from qcrl.runs.folder import Run
+from qcrl.runs.lane import Lane
+
+SEALS = ("sha256", "signature")
+"""What the hash does not cover."""
+NUMBERS: dict[Any, Any] = {float: (float, int), float | None: (float, int, type(None)), Json | None: (dict, type(None))}
+"""What JSON may hold for a field of that type."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A promise about one policy, and all that is needed to check it."""
+
+    verdict: str
+    """certified: the upper bound is at most the probability. violated: the lower bound is above it. Else undecided."""
+    policy: str
+    """Its file in the run folder."""
+    policy_sha256: str
+    environment: Json
+    engine: str
+    deterministic: bool
+    limit: float
+    cost: str
+    """Which of the environment's costs."""
+    probability: float
+    """What is promised: at most this share of episodes costs more than the limit."""
+    trained_probability: float
+    confidence: float
+    """Of all the certificates that were made together, and of all attempts so far."""
+    certified_together: int
+    """Certificates that share the error 1 - confidence evenly."""
+    attempt: int
+    """1 + how many certificates of this run, for the same choice of policies, were made before."""
+    spent: float
+    """The error of those."""
+    error: float
+    """What is left for this one: the probability of a false certificate where the outage equals the promise."""
+    expected: float | None
+    """The outage that the number of episodes was planned for; None where the number was given."""
+    power: float | None
+    """The chance of a certificate at that outage."""
+    looks: list[int]
+    """After how many episodes outages were to be counted; one number unless the plan is sequential."""
+    spending: float
+    """How a sequential plan spends its error over the looks."""
+    certify_at: list[int]
+    """At most so many outages at that look certify."""
+    violate_at: list[int]
+    """So many or more show that the promise is broken."""
+    counts: list[int]
+    """Outages at every look that was needed."""
+    episodes: int
+    outages: int
+    upper_bound: float
+    lower_bound: float
+    candidates: int
+    """Policies that this one was chosen from."""
+    selection_episodes: int
+    """Per candidate, other episodes than those that certify; 0 where nothing was chosen."""
+    calibration: list[Json]
+    """What those told of every candidate: its file, its hash, outages and mean return."""
+    parts: list[Json]
+    """Where the policy is a mixture: the weight, file and hash of every part."""
+    episode_seed: int
+    """Follows from the policy, the environment, how it is run, and the attempt."""
+    versions: dict[str, str]
+    seed: int
+    """Training seed of the policy."""
+    learning_rate: float | None = None
+    """Only where lanes of the run differ in it."""
+    sha256: str = field(default="", compare=False)
+    """Of everything above, as JSON with sorted keys and without spaces."""
+    signature: Json | None = field(default=None, compare=False)
+    """Ed25519, of that hash: algorithm, public_key and value; only where a key was given."""
+
+    @property
+    def lane(self) -> Lane:
+        constraint = Outage(self.limit, self.trained_probability, self.cost)
+        return Lane(self.seed, (constraint,), self.trained_probability, self.learning_rate)
+
+    @property
+    def plan(self) -> Plan:
+        looks, low, high = (tuple(each) for each in (self.looks, self.certify_at, self.violate_at))
+        return Plan(self.probability, self.error, looks, low, high, self.spending)
+
+    @property
+    def file(self) -> str:
+        """Its name in the run folder."""
+        again = f"-attempt{self.attempt}" if self.attempt > 1 else ""
+        return f"certificate-{Path(self.policy).stem}{again}.json"
+
+    def digest(self) -> str:
+        """The hash of everything that is asserted."""
+        return canonical_hash({name: value for name, value in asdict(self).items() if name not in SEALS})
+
+    @property
+    def whole(self) -> bool:
+        """Whether the hash is that of the content."""
+        try:
+            return self.sha256 == self.digest()
+        except ValueError:  # numbers that JSON has no word for
+            return False
+
+    def sealed(self, key: str | Path | None = None) -> "Certificate":
+        """With its hash, and signed where there is a private key."""
+        digest = self.digest()
+        return replace(self, sha256=digest, signature=None if key is None else sign(digest, key))
+
+    def __str__(self) -> str:
+        share = f"{self.outages:,} outages in {self.episodes:,} episodes"
+        if len(self.looks) > 1:
+            share += f" (look {len(self.counts)} of {len(self.looks)})"
+        promise = f"at most {self.probability:g} of episodes cost more than {self.limit:g}"
+        level = f"confidence {self.confidence:.4g}"
+        if self.certified_together > 1:
+            level += f" for all {self.certified_together} certificates"
+        if self.attempt > 1:
+            level += f" for all {self.attempt} attempts"
+        mixed = f", a mixture of {len(self.parts)} policies" if self.parts else ""
+        bounds = f"upper bound {self.upper_bound:.4f}, lower bound {self.lower_bound:.4f}, each one-sided"
+        name = Path(self.policy).stem
+        return f"{name}{mixed}: {self.verdict}. Promise: {promise}. Found: {share}; {bounds}, {level}."
+
+
+def canonical_hash(content: Json) -> str:
+    """Of a JSON object, whatever the order of its keys."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def episode_seed(policy_sha256: str, environment: Json, engine: str, deterministic: bool, attempt: int) -> int:
+    """Which episodes certify. Another plan for the same policy looks at the same ones, and gets no other chance."""
+    measured = {
+        "policy": policy_sha256,
+        "environment": environment,
+        "engine": engine,
+        "deterministic": deterministic,
+        "attempt": attempt,
+    }
+    return int(canonical_hash(measured)[:12], 16)
+
+
+def write_certificate(run: Run, certificate: Certificate) -> Path:
+    path = run.path / certificate.file
+    write_json(path, asdict(certificate))
+    return path
+
+
+def earlier_certificates(run: Run, lanes: Sequence[Lane]) -> list[Certificate]:
+    """Those of this run whose policy was one of these lanes, also those set aside when training went on."""
+    found = []
+    for path in sorted([*run.path.glob("certificate-*.json"), *run.path.glob("earlier/*/certificate-*.json")]):
+        try:
+            found.append(read_certificate(path))
+        except UserError:
+            continue  # it certifies nothing, so it has spent nothing
+    names = {str(lane) for lane in lanes}
+    return [certificate for certificate in found if str(certificate.lane) in names]
+
+
+def read_certificate(file: str | Path) -> Certificate:
+    """The certificate in this file; anything else is a user's mistake."""
+    try:
+        content = json.loads(Path(file).read_text())
+    except OSError as error:
+        raise UserError(f"cannot read {file} ({error.strerror}); give the file of a certificate") from None
+    except ValueError as error:
+        raise UserError(f"{file} is torn: it is not JSON ({error}); certify the policy again") from None
+    hints = get_type_hints(Certificate)
+    names = [each.name for each in fields(Certificate)]
+    for name in names:
+        value = content.get(name) if isinstance(content, dict) else None
+        kind = NUMBERS.get(hints[name]) or get_origin(hints[name]) or hints[name]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise UserError(f"{file} is no whole certificate: its {name} is {value!r}; certify the policy again")
+    return Certificate(**{name: content[name] for name in names if name in content})
+
+
+def sign(digest: str, key: str | Path) -> Json:
+    """The signature of a hash with the private key in this file."""
+    private = _read_key(key)
+    if not hasattr(private, "sign"):
+        raise UserError(f"{key} holds a public key, which can only verify; to sign, give the private one")
+    value = private.sign(bytes.fromhex(digest))
+    return {"algorithm": "Ed25519", "public_key": _public_bytes(private).hex(), "value": value.hex()}
+
+
+def signature_problem(certificate: Certificate, key: str | Path | None) -> str | None:
+    """What is wrong with the signature; None if nothing is, or if there is none and no key was given."""
+    signature = certificate.signature
+    if signature is None:
+        return None if key is None else "it has no signature"
+    _require_cryptography()
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        public = bytes.fromhex(signature["public_key"])
+        Ed25519PublicKey.from_public_bytes(public).verify(
+            bytes.fromhex(signature["value"]), bytes.fromhex(certificate.sha256)
+        )
+    except (InvalidSignature, KeyError, TypeError, ValueError):
+        return "its signature is not one of its hash"
+    if key is not None and public != _public_bytes(_read_key(key)):
+        return f"it is signed, but not with the key {key}"
+    return None
+
+
+def _read_key(file: str | Path) -> Any:
+    """The Ed25519 key, private or public, in a PEM file."""
+    _require_cryptography()
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    try:
+        content = Path(file).read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {file} ({error.strerror}); give a PEM file with an Ed25519 key") from None
+    try:
+        private = b"PRIVATE KEY" in content
+        key = (
+            serialization.load_pem_private_key(content, None) if private else serialization.load_pem_public_key(content)
+        )
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{file} holds no key that can be read ({error}); give a PEM file without a password") from None
+    if not isinstance(key, ed25519.Ed25519PrivateKey | ed25519.Ed25519PublicKey):
+        raise UserError(f"{file} holds no Ed25519 key; make one: openssl genpkey -algorithm ed25519 -out {file}")
+    return key
+
+
+def _public_bytes(key: Any) -> bytes:
+    public = key.public_key() if hasattr(key, "public_key") else key
+    return public.public_bytes_raw()
+
+
+def _require_cryptography() -> None:
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise UserError("signatures need the package cryptography; install it: pip install 'qcrl[sign]'") from None
