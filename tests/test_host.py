@@ -122,7 +122,7 @@ def test_a_bad_cost_is_an_error_that_names_environment_and_step(fault, words, ve
     env = SyncVectorEnv([Ragged, make], autoreset_mode=AutoresetMode.DISABLED) if vector else make
     _, collect = open_rollout(stack, env, count=2)
     # The vector environment was stepped once before, to find the cost.
-    with pytest.raises(UserError, match=rf"environment {int(vector)} of .* at its step {10 - vector} ") as caught:
+    with pytest.raises(UserError, match=rf"environment {int(vector)} of .*, step {10 - vector}: ") as caught:
         collect()
     assert words in str(caught.value)
 

@@ -112,7 +112,7 @@ def test_wcsac_finds_the_known_optimum_of_one_step_episodes(tmp_path):
 def test_wcsac_saves_and_resumes_where_an_environment_fails(tmp_path):
     options = {"steps": 960, "out": tmp_path / "run", "progress": False, **SOFT}
     with pytest.raises(
-        UserError, match=r"environment 0 of .* at its step 63 raised AssertionError.*iteration 1, to continue"
+        UserError, match=r"environment 0 of .*, step 63: it raised AssertionError.*saved up to iteration 1, to continue"
     ):
         qcrl.train("wcsac", lambda: OneStep(63), qcrl.CVaR(100, 0.1), **options)
     run = qcrl.load(tmp_path / "run")

@@ -18,6 +18,10 @@ class WorkerFailure(UserError):
     exit_code = 1
 
 
+class BrokenEnvironment(UserError):
+    """An environment raised an error, or returned what no environment may return."""
+
+
 def check_name(kind: str, name: str, known: Iterable[str]) -> None:
     """A name must be one of the known ones; if not, the nearest is suggested."""
     known = list(known)
@@ -30,15 +34,26 @@ def check_name(kind: str, name: str, known: Iterable[str]) -> None:
 def load(text: str, what: str) -> Any:
     """The object that `module:name` means."""
     module, _, name = text.partition(":")
+    found = import_named(module, what, text)
     try:
-        found = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:
         raise UserError(f"{what} is {text!r}, which cannot be imported ({error}); give module:name") from error
     if not callable(found):
         raise UserError(f"{what} is {text!r}, which cannot be called; give module:name of a function or class")
     return found
+
+
+def import_named(module: str, what: str, text: str) -> Any:
+    """The module that a text names. Whatever goes wrong inside it is told in one sentence."""
+    try:
+        return import_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{what} is {text!r}, which cannot be imported ({reason}); give module:name") from error
 
 
 def path_of(thing: Any) -> str:

@@ -7,11 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from qcrl.envs import ENVIRONMENT_IDS
-from qcrl.envs.host import costs
+from qcrl.envs.host import boundary, costs
+from qcrl.envs.host.boundary import Single
 from qcrl.envs.host.costs import CostFunction, CostSource, Info
 from qcrl.envs.host.environment import maker
 from qcrl.envs.host.spaces import check_observations, describe_actions, flatten
-from qcrl.errors import UserError
+from qcrl.envs.host.values import number, shown
+from qcrl.errors import BrokenEnvironment, UserError
 from qcrl.kinds import GymEnv, GymSpace, Tree
 
 EPISODES, STEPS = 20, 20_000
@@ -49,7 +51,7 @@ class Episode(NamedTuple):
 
     obs: list[Tree]
     rewards: list[float]
-    costs: list[float | None]
+    costs: list[object]
     terminated: bool
     truncated: bool
     reset_info: Info
@@ -69,27 +71,48 @@ def check_env(
     """Check an environment: an id, a function that makes it, or an instance. `cost` is as for `qcrl.train`."""
     if episodes < 1 or steps < 1:
         raise UserError(f"episodes is {episodes} and steps {steps}, but each must be at least 1")
+    source = costs.parse(cost)
     make, name = _factory(env)
-    first = make()
-    checks = [_check_spaces(first, name)]
+    checks: list[Check] = []
+    try:
+        return _check_all(make, name, source, episodes, steps, seed, checks)
+    except BrokenEnvironment as error:
+        return Report(name, [*checks, Check("runs without an error", False, str(error))], *np.zeros((3, 0)))
+
+
+def _check_all(
+    make: Callable[[], GymEnv],
+    name: str,
+    given: CostSource | None,
+    episodes: int,
+    steps: int,
+    seed: int,
+    checks: list[Check],
+) -> Report:
+    """What was found before an environment broke stays in `checks`."""
+    first = boundary.make(make, name)
+    checks.append(_check_spaces(first, name))
     if checks[0].holds is False:
         return Report(name, checks, *np.zeros((3, 0)))
-    source, found = _find_cost(first, costs.parse(cost), name)
+    source, found = _find_cost(Single(first, CostSource(), name), given)
     checks.append(found)
-    played = list(_play_all(first, source, episodes, steps, seed))
+    played = list(_play_all(Single(first, source, name), episodes, steps, seed))
     if found.holds:
         checks += _check_costs(played, source)
     checks.append(_check_numbers(played, first.observation_space))
-    again, other = (_play(each, source, seed, REPLAYED) for each in (first, make()))
-    reference = _play(make(), source, seed, REPLAYED)
+    second, third = boundary.make(make, name), boundary.make(make, name)
+    again, other, reference = (_play(Single(env, source, name), seed, REPLAYED) for env in (first, second, third))
     reproduced = _same(reference, other)
     checks.append(Check("seeds reproduce", reproduced, "the same seed and actions, twice, gave " + _alike(reproduced)))
     checks.append(_check_reset(reference, again, reproduced, played, source))
     checks += _check_ends(played, first, steps)
+    if second is not first:  # an object stays its owner's
+        for made in (first, second, third):
+            boundary.close(made, name)
     whole = [each for each in played if each.ended]
     lengths = np.array([len(each.rewards) for each in whole], int)
     returns = np.array([sum(each.rewards) for each in whole])
-    totals = np.array([sum(float(cost or 0) for cost in each.costs) for each in whole])
+    totals = np.array([sum(_value(cost) or 0.0 for cost in each.costs) for each in whole])
     return Report(name, checks, returns, totals if found.holds else totals[:0], lengths)
 
 
@@ -121,82 +144,102 @@ def _factory(env: str | GymEnv) -> tuple[Callable[[], GymEnv], str]:
     if not isinstance(env, type) and hasattr(env, "step"):
         if not hasattr(env, "observation_space") or hasattr(env, "num_envs"):
             raise UserError(f"{env!r} cannot be checked; give a Gymnasium environment, or the function that makes it")
-        return lambda: env, str(env)
-    return env, getattr(env, "__name__", str(env))
+        return lambda: env, shown(env)
+    if not callable(env):
+        raise UserError(f"{shown(env)} cannot be checked; give a Gymnasium environment, or the function that makes it")
+    return env, getattr(env, "__name__", shown(env))
 
 
 def _check_spaces(env: GymEnv, name: str) -> Check:
     try:
-        actions, size = describe_actions(getattr(env, "action_space", None), name)
-        observed = check_observations(getattr(env, "observation_space", None), name)
+        with boundary.guarded(name):
+            spaces = getattr(env, "action_space", None), getattr(env, "observation_space", None)
+        actions, size = describe_actions(spaces[0], name)
+        observed = check_observations(spaces[1], name)
     except UserError as error:
         return Check("spaces can be trained", False, str(error))
     kind = f"{size} choices" if actions.discrete else f"{size} numbers"
     return Check("spaces can be trained", True, f"{observed} observed numbers, actions of {kind}")
 
 
-def _find_cost(env: GymEnv, given: CostSource | None, name: str) -> tuple[CostSource, Check]:
-    env.reset(seed=0)
-    env.action_space.seed(0)
-    values = env.step(env.action_space.sample())
+def _find_cost(trial: Single, given: CostSource | None) -> tuple[CostSource, Check]:
+    trial.raw_reset(0)
+    seen = trial.raw_step(_sample(trial, seed=0))
     try:
-        source = costs.find(values[-1], len(values), name) if given is None else given
+        source = costs.find(seen.info, seen.values, trial.name) if given is None else given
     except UserError as error:
         return CostSource("cost"), Check("a place for the cost", False, str(error))
     return source, Check("a place for the cost", True, f"{source}, {'found' if given is None else 'as given'}")
 
 
-def _play(env: GymEnv, source: CostSource, seed: int | None, limit: int) -> Episode:
+def _sample(single: Single, seed: int | None = None) -> np.ndarray:
+    with boundary.guarded(single.name, "has an action space that raised"):
+        if seed is not None:
+            single.env.action_space.seed(seed)
+        return single.env.action_space.sample()
+
+
+def _play(single: Single, seed: int, limit: int) -> Episode:
     """One episode, or its first steps. The same seed gives the same actions."""
-    obs, reset_info = env.reset(seed=seed)
-    env.action_space.seed(seed)
-    episode = Episode([obs], [], [], False, False, reset_info)
-    for _ in range(limit):
-        action = env.action_space.sample()
-        next_obs, reward, *third, terminated, truncated, info = env.step(action)
-        episode.costs.append(source.raw(obs, action, next_obs, info, third[0] if third else None))
-        episode.obs.append(next_obs)
-        episode.rewards.append(float(reward))
-        obs = next_obs
-        if terminated or truncated:
-            return episode._replace(terminated=bool(terminated), truncated=bool(truncated))
+    reset_info = single.raw_reset(seed)
+    episode = Episode([single.obs], [], [], False, False, reset_info)
+    for step in range(limit):
+        action, before = _sample(single, seed=None if step else seed), single.obs
+        seen = single.raw_step(action)
+        with boundary.guarded(single.where, f"has a cost function ({single.source}) that raised"):
+            episode.costs.append(single.source.raw(before, action, seen.obs, seen.info, seen.third))
+        episode.obs.append(seen.obs)
+        episode.rewards.append(seen.reward)
+        if seen.terminated or seen.truncated:
+            return episode._replace(terminated=seen.terminated, truncated=seen.truncated)
     return episode
 
 
-def _play_all(env: GymEnv, source: CostSource, episodes: int, steps: int, seed: int) -> Iterator[Episode]:
-    for number in range(episodes):
-        episode = _play(env, source, seed + number, steps)
+def _play_all(single: Single, episodes: int, steps: int, seed: int) -> Iterator[Episode]:
+    for count in range(episodes):
+        episode = _play(single, seed + count, steps)
         yield episode
         steps -= len(episode.rewards)
         if steps <= 0:
             return
 
 
+def _value(cost: object) -> float | None:
+    """The cost as a number; None where it is none, or not finite."""
+    try:
+        return number(cost, "cost")
+    except UserError:
+        return None
+
+
 def _check_costs(played: list[Episode], source: CostSource) -> Iterator[Check]:
-    numbered = [(e, s, cost) for e, episode in enumerate(played) for s, cost in enumerate(episode.costs, 1)]
-    tests: list[tuple[str, Callable[[float | None], bool]]] = [
+    numbered = [(e, s, cost) for e, each in enumerate(played) for s, cost in enumerate(each.costs, 1)]
+    tests: list[tuple[str, Callable[[object], bool]]] = [
         ("every step has a cost", lambda cost: cost is not None),
-        ("costs are finite", lambda cost: cost is None or bool(np.isfinite(cost))),
-        ("costs are not negative", lambda cost: cost is None or not cost < 0),
+        ("costs are finite", lambda cost: cost is None or _value(cost) is not None),
+        ("costs are not negative", lambda cost: (_value(cost) or 0.0) >= 0),
     ]
     for name, holds in tests:
         bad = [entry for entry in numbered if not holds(entry[2])]
         seen = f"{len(numbered):,} steps"
         if bad:
-            seen = f"{source} was {bad[0][2]} in {len(bad)} of {seen}, first in episode {bad[0][0]}, step {bad[0][1]}"
+            episode, step, cost = bad[0]
+            seen = f"{source} was {shown(cost)} in {len(bad)} of {seen}, first in episode {episode}, step {step}"
         yield Check(name, not bad, seen)
 
 
 def _check_numbers(played: list[Episode], space: GymSpace) -> Check:
     name = "observations and rewards are numbers, as the spaces say"
-    for number, episode in enumerate(played):
+    for count, episode in enumerate(played):
         for step, obs in enumerate(episode.obs):
-            if not space.contains(obs):
-                return Check(name, False, f"{obs} is not in {space}: episode {number}, step {step}")
-        if not np.isfinite(episode.rewards).all():
-            return Check(name, False, f"a reward of episode {number} is not finite")
-        if not all(np.isfinite(flatten(space, obs)).all() for obs in episode.obs):
-            return Check(name, False, f"an observation of episode {number} is not finite")
+            with boundary.guarded(f"episode {count}, step {step}"):
+                inside = space.contains(obs)
+            if not inside:
+                return Check(name, False, f"{shown(obs)} is not in {space}: episode {count}, step {step}")
+            try:
+                flatten(space, obs)
+            except UserError as error:
+                return Check(name, False, f"{error}: episode {count}, step {step}")
     return Check(name, True, f"{len(played)} episodes")
 
 
@@ -204,12 +247,12 @@ def _check_reset(
     reference: Episode, again: Episode, reproduced: bool, played: list[Episode], source: CostSource
 ) -> Check:
     name = "reset clears the cost"
-    left = [episode.reset_info.get(source.key) for episode in played] if source.key is not None else []
+    left = [_value(episode.reset_info.get(source.key)) for episode in played] if source.key is not None else []
     if any(left):
         return Check(name, False, f"{source} is {next(filter(None, left))} right after a reset")
     if not reproduced:
         return Check(name, None, "cannot be told while seeds do not reproduce")
-    same = reference.costs == again.costs
+    same = _equal(reference.costs, again.costs)
     return Check(name, same, f"a fresh and a used environment, reset with the same seed, gave {_alike(same)}")
 
 
@@ -235,17 +278,18 @@ def _check_ends(played: list[Episode], env: GymEnv, steps: int) -> Iterator[Chec
 
 
 def _same(one: Episode, two: Episode) -> bool:
-    pairs = zip(one.obs, two.obs)
-    equal = len(one.obs) == len(two.obs) and one.rewards == two.rewards and one.costs == two.costs
-    return equal and all(_equal(a, b) for a, b in pairs)
+    return all(_equal(a, b) for a, b in zip(one[:3], two[:3]))
 
 
 def _equal(a: Tree, b: Tree) -> bool:
     if isinstance(a, dict):
-        return all(_equal(a[key], b[key]) for key in a)
-    if isinstance(a, tuple):
-        return all(map(_equal, a, b))
-    return np.array_equal(a, b)
+        return isinstance(b, dict) and a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(_equal, a, b))
+    try:
+        return bool(np.array_equal(a, b))
+    except Exception:  # of objects that cannot be compared
+        return False
 
 
 def _alike(same: bool) -> str:

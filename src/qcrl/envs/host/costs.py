@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from qcrl.envs.host.values import number
 from qcrl.errors import UserError, load
 from qcrl.kinds import Tree
 
@@ -32,28 +33,25 @@ class CostSource:
             return self.function_name
         return SIX_TUPLE if self.key is None else f'info["{self.key}"]'
 
-    def raw(self, obs: Tree, action: Tree, next_obs: Tree, info: Info, third: float | None) -> float | None:
+    def raw(self, obs: Tree, action: Tree, next_obs: Tree, info: Info, third: object) -> object:
         """What the environment says; None where it says nothing. `third` is the third value of a step that has six."""
         if self.function is not None:
             return self.function(obs, action, next_obs, info)
         return third if self.key is None else info.get(self.key)
 
-    def read(self, obs: Tree, action: Tree, next_obs: Tree, info: Info, third: float | None, where: str) -> float:
+    def read(self, obs: Tree, action: Tree, next_obs: Tree, info: Info, third: object) -> float:
         """The cost of one step, checked."""
         cost = self.raw(obs, action, next_obs, info, third)
         if cost is None:
-            raise UserError(f"{where} has no cost ({self} is missing); report it at every step, or {HOW_TO}")
-        return check(cost, where)
+            raise UserError(f"the step has no cost ({self} is missing); report it at every step, or {HOW_TO}")
+        return check(cost)
 
 
-def check(cost: float, where: str) -> float:
+def check(cost: object) -> float:
     """The cost as a number, finite and not negative."""
-    try:
-        value = float(cost)
-    except (TypeError, ValueError):
-        raise UserError(f"{where} has the cost {cost!r}, which is not a number; report one number a step") from None
-    if not 0.0 <= value < float("inf"):
-        raise UserError(f"{where} has the cost {value}, but costs must be finite and not negative; mend its cost")
+    value = number(cost, "cost")
+    if value < 0:
+        raise UserError(f"the cost is {value}, but must not be negative; mend its cost")
     return value
 
 

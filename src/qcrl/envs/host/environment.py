@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.base import ONE_COST
-from qcrl.envs.host import costs
+from qcrl.envs.host import boundary, costs
 from qcrl.envs.host.costs import CostFunction, CostSource
 from qcrl.envs.host.fleet import Fleet, Local
 from qcrl.envs.host.spaces import Actions, check_observations, describe_actions
 from qcrl.envs.host.vector import Vector
 from qcrl.envs.host.workers import Workers
-from qcrl.errors import UserError, load, path_of
+from qcrl.errors import UserError, import_named, load, path_of
 from qcrl.kinds import GymEnv, GymSpace
 
 ASSUMED_HORIZON = 1000
@@ -68,7 +70,7 @@ class HostEnv:
         if self.make is not None:
             if workers:
                 return Workers(self.make, self.source, self.id, count, workers, timeout, say)
-            return Local([self.make() for _ in range(count)], self.source, self.id)
+            return Local([boundary.make(self.make, self.id) for _ in range(count)], self.source, self.id, say=say)
         if is_vector(self.only):
             return Vector(self.only, self.source, self.id, timeout)
         return _Kept([self.only], self.source, self.id)
@@ -113,17 +115,18 @@ def open_host(env: str | GymEnv, cost: str | CostFunction | CostSource | None = 
             f"env is {env!r}, but must be an id, a function that makes an environment, or an environment; "
             "see `qcrl envs`"
         )
-    only: GymEnv = env if make is None else _made(make, env_id)
+    only: GymEnv = env if make is None else boundary.make(make, env_id)
     if make is not None and is_vector(only):
         raise UserError(f"{env_id} makes a vector environment; give the vector environment, or make single ones")
     env_id = env_id or _name(only)
-    actions, action_size = describe_actions(getattr(only, "action_space", None), env_id)
-    size = check_observations(getattr(only, "observation_space", None), env_id)
+    with boundary.guarded(env_id):
+        space, action_space = getattr(only, "observation_space", None), getattr(only, "action_space", None)
+    actions, action_size = describe_actions(action_space, env_id)
+    size = check_observations(space, env_id)
     found = source is None
-    source = _try(only, actions, source, env_id)
-    space = only.observation_space
+    source = _try(only, source, env_id)
     if make is not None:
-        only.close()
+        boundary.close(only, env_id)
     kept = None if make else only
     return HostEnv(env_id, make, kept, space, size, action_size, actions, source, found, *_time_limit(only))
 
@@ -131,7 +134,7 @@ def open_host(env: str | GymEnv, cost: str | CostFunction | CostSource | None = 
 def _time_limit(env: GymEnv) -> tuple[int, bool]:
     """Steps of the longest episode, and whether the environment says so."""
     limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
-    return limit or ASSUMED_HORIZON, limit is not None
+    return (limit, True) if isinstance(limit, int) and limit > 0 else (ASSUMED_HORIZON, False)
 
 
 def is_vector(env: GymEnv) -> bool:
@@ -144,8 +147,7 @@ def _open_vector(env: GymEnv, source: CostSource | None) -> HostEnv:
     size = check_observations(env.single_observation_space, env_id)
     trial = Vector(env, source, env_id)
     trial.reset([0] * env.num_envs)
-    env.action_space.seed(0)
-    trial.step(env.action_space.sample())
+    trial.step(_sample(env, env_id, seed=0))
     assert trial.source is not None
     space = env.single_observation_space
     return HostEnv(
@@ -153,30 +155,41 @@ def _open_vector(env: GymEnv, source: CostSource | None) -> HostEnv:
     )
 
 
-def _try(env: GymEnv, actions: Actions, source: CostSource | None, env_id: str) -> CostSource:
+def _try(env: GymEnv, source: CostSource | None, env_id: str) -> CostSource:
     """Where the cost is, from one step with a random action; a cost that is not where it should be is an error now."""
     trial = Local([env], source or CostSource(), env_id).envs[0]
     trial.reset(0)
-    env.action_space.seed(0)
+    action = _sample(env, env_id, seed=0)
     if source is None:
-        values = trial.call(env.step, env.action_space.sample())
-        source = costs.find(values[-1], len(values), env_id)
+        seen = trial.raw_step(action)
+        source = costs.find(seen.info, seen.values, env_id)
         trial = Local([env], source, env_id).envs[0]
         trial.reset(0)
-    trial.step(env.action_space.sample())
+        action = _sample(env, env_id)
+    trial.step(action)
     return source
 
 
+def _sample(env: GymEnv, env_id: str, seed: int | None = None) -> np.ndarray:
+    """A random action; with a seed, the first of a row that is always the same."""
+    with boundary.guarded(env_id, "has an action space that raised"):
+        if seed is not None:
+            env.action_space.seed(seed)
+        return env.action_space.sample()
+
+
 def maker(text: str) -> Callable[[], GymEnv]:
-    """Gymnasium's id, or module:function."""
-    name = text.partition(":")[2]
-    if name.isidentifier():
+    """Gymnasium's id, with or without the module that registers it, or module:function."""
+    module, _, name = text.rpartition(":")
+    if module and name.isidentifier():
         return load(text, "env")
+    if module:
+        import_named(module, "env", text)
     try:
         import gymnasium
 
-        gymnasium.spec(text)
-    except Exception as error:  # Gymnasium's own errors, or those of a module that the id names
+        gymnasium.spec(name)
+    except Exception as error:  # Gymnasium has several kinds of its own
         raise UserError(
             f"there is no environment {text!r} ({' '.join(str(error).split())}); the known ones are "
             f"{', '.join(ENVIRONMENT_IDS)}, and Gymnasium's ids, and module:function"
@@ -192,18 +205,6 @@ class _GymMaker:
         import gymnasium
 
         return gymnasium.make(self.id)
-
-
-def _made(make: Callable[[], GymEnv], env_id: str) -> GymEnv:
-    try:
-        env = make()
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"{env_id or make} cannot be made ({type(error).__name__}: {error}); mend that") from error
-    if not hasattr(env, "step"):
-        raise UserError(f"{env_id or make} made {env!r}, which has no step; it must return a Gymnasium environment")
-    return env
 
 
 def _name(env: GymEnv) -> str:

@@ -1,11 +1,12 @@
 """Between a host environment's spaces and the learner's arrays: observations are flattened, actions are mapped."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from jaxtyping import Float
 
+from qcrl.envs.host.values import shown
 from qcrl.errors import UserError
 from qcrl.kinds import GymSpace, Json, Settings, Tree
 
@@ -93,8 +94,38 @@ def flatten(space: GymSpace, obs: Tree) -> Float[np.ndarray, " obs"]:
     from gymnasium import spaces
 
     if isinstance(space, spaces.Box):
-        return np.asarray(obs, np.float32).ravel()
+        return _numbers(space, obs)
+    if isinstance(space, spaces.Dict):
+        if not isinstance(obs, Mapping) or not set(space.spaces) <= set(obs):
+            raise UserError(f"the observation is {shown(obs)}, but must have the keys {', '.join(space.spaces)}")
+        return _row([flatten(part, obs[key]) for key, part in space.spaces.items()])
+    if isinstance(space, spaces.Tuple):
+        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
+            raise UserError(f"the observation is {shown(obs)}, but must have {len(space.spaces)} parts")
+        return _row([flatten(part, each) for part, each in zip(space.spaces, obs)])
+    if not space.contains(obs):
+        raise UserError(f"the observation is {shown(obs)}, which is not in {space}")
     return np.asarray(spaces.flatten(space, obs), np.float32)
+
+
+def _numbers(space: GymSpace, obs: Tree) -> Float[np.ndarray, " obs"]:
+    try:
+        array = np.asarray(obs)
+        if array.dtype.kind not in "biuf":
+            raise ValueError
+    except Exception:  # also of objects that fail when asked to be an array
+        raise UserError(f"the observation is {shown(obs)}, but must be numbers of shape {space.shape}") from None
+    if array.shape != space.shape:
+        raise UserError(f"the observation has the shape {array.shape}, but its space says {space.shape}")
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32, copy=False).ravel()
+    if not np.isfinite(single).all():
+        raise UserError(f"the observation has {single[~np.isfinite(single)][0]} in it, but must be finite; mend it")
+    return single
+
+
+def _row(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
 def _bounds(values: np.ndarray) -> tuple[float | None, ...]:

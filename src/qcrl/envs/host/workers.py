@@ -13,9 +13,10 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from jaxtyping import Float
 
+from qcrl.envs.host import boundary
 from qcrl.envs.host.costs import CostSource
 from qcrl.envs.host.fleet import Local, Outcome, Seeds
-from qcrl.errors import UserError, WorkerFailure
+from qcrl.errors import BrokenEnvironment, UserError, WorkerFailure
 from qcrl.kinds import GymEnv, Tree
 
 STARTUP = 60.0
@@ -121,7 +122,7 @@ class Workers:
         except (EOFError, OSError):
             self._died(worker)
         if error is not None:
-            raise UserError(error)
+            raise BrokenEnvironment(error)
         return reply
 
     def _died(self, worker: Worker) -> NoReturn:
@@ -140,23 +141,24 @@ def serve(pipe: Connection, job: bytes) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"  # an environment that uses JAX must not take the accelerator
     import cloudpickle
 
-    fleet: Local | None = None
+    fleet, name = None, "the environment"
     answer: tuple[str | None, Tree]
     while True:
         try:
-            if fleet is None:
-                make, source, env_id, first, count = cloudpickle.loads(job)
-                fleet = Local([make() for _ in range(count)], source, env_id, first)
-                answer = (None, None)
-            else:
-                method, columns = pipe.recv()
-                answer = (None, getattr(fleet, method)(*columns))
+            method, columns = ("make", ()) if fleet is None else pipe.recv()
         except (EOFError, OSError):
             return
+        try:
+            if fleet is None:
+                make, source, name, first, count = cloudpickle.loads(job)
+                fleet = Local([boundary.make(make, name) for _ in range(count)], source, name, first)
+                answer = (None, None)
+            else:
+                answer = (None, getattr(fleet, method)(*columns))
         except UserError as error:
             answer = (str(error), None)
-        except Exception as error:
-            answer = (f"the environment cannot be made in a worker process ({type(error).__name__}: {error})", None)
+        except BaseException as error:
+            answer = (f"{name} cannot be run in a worker process ({boundary.told(error)}); mend it", None)
         try:
             pipe.send(answer)
         except OSError:

@@ -1,5 +1,6 @@
 """Whole, fresh episodes in environments that run in Python."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -20,6 +21,7 @@ from qcrl.sampling.play.seeds import Played, Progress, Seed, Totals, episode_key
 
 SIDE_BY_SIDE = 16
 """Environments that are stepped together, so that the policy is asked once for all of them."""
+SECONDS_BETWEEN_SIGNS = 1.0
 LONGEST = 1_000_000
 """Steps after which an episode counts as one that never ends."""
 
@@ -67,10 +69,13 @@ def play_on_host(
     upcoming = [_seed(words, number(turn + count)) for turn in turns]
     with closing(env.fleet(count, workers)) as fleet:
         obs = fleet.reset([_seed(words, number(turn)) for turn in turns])
-        inputs = _first(env, obs)
+        inputs, told = _first(env, obs), time.monotonic()
         while np.isnan(totals).any():
             if watch is not None:
                 watch(Moment(inputs, memory))
+            if time.monotonic() - told >= SECONDS_BETWEEN_SIGNS:
+                told = time.monotonic()
+                progress(0)  # an episode may last for ever
             action, memory = act(np.array([number(turn) for turn in turns]), inputs, memory)
             require_finite(env, np.isfinite(np.column_stack([inputs.obs, action])).all(axis=1))
             out = fleet.step(env.actions.to_env(np.asarray(action)), upcoming)

@@ -1,0 +1,149 @@
+"""The boundary around environments that run in Python: whatever they return or raise becomes a number, or one sentence.
+
+Workers import this: it imports no JAX.
+"""
+
+import os
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from jaxtyping import Float
+
+from qcrl.envs.host.costs import CostSource, Info
+from qcrl.envs.host.spaces import flatten
+from qcrl.envs.host.values import flag, mapping, number, shown
+from qcrl.errors import BrokenEnvironment, UserError, WorkerFailure
+from qcrl.kinds import GymEnv, Tree
+
+Where = str | Callable[[], str]
+"""Which environment, and how far it is: only asked for where something is wrong."""
+
+
+class guarded:
+    """What a user's code raises inside becomes one sentence; only Ctrl-C passes."""
+
+    __slots__ = ("did", "where")
+
+    def __init__(self, where: Where, did: str = "raised") -> None:
+        self.where = where
+        self.did = did
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is None or isinstance(error, BrokenEnvironment | WorkerFailure | KeyboardInterrupt):
+            return
+        where = self.where if isinstance(self.where, str) else self.where()
+        if isinstance(error, UserError):
+            raise BrokenEnvironment(f"{where}: {error}") from error
+        raise BrokenEnvironment(f"{where}: it {self.did} {told(error)}; mend it") from error
+
+
+def told(error: BaseException) -> str:
+    """An exception in words, with the line that raised it; those without a message of their own included."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = ""
+    frames = traceback.extract_tb(error.__traceback__)
+    line = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}{f': {text}' if text else ''}{line}"
+
+
+def make(maker: Callable[[], GymEnv], name: str) -> GymEnv:
+    """One environment."""
+    with guarded(name or "the function that makes the environment"):
+        env = maker()
+        for method in ("reset", "step"):
+            if not callable(getattr(env, method, None)):
+                raise UserError(f"it made {shown(env)}, which has no {method}; it must return a Gymnasium environment")
+    return env
+
+
+def close(env: GymEnv, where: Where) -> None:
+    """An environment that cannot be closed is an error like any other; one without `close` is not."""
+    with guarded(where, "could not be closed:"):
+        getattr(env, "close", lambda: None)()
+
+
+class RawStep(NamedTuple):
+    """What one step returned, of the right kinds; its cost is still to be read, and its observation to be looked at."""
+
+    obs: Tree
+    reward: float
+    third: object
+    """The third of six values; None where there are five."""
+    terminated: bool
+    truncated: bool
+    info: Info
+    values: int
+
+
+class Single:
+    """One environment, its cost, and the count of its steps for messages."""
+
+    def __init__(self, env: GymEnv, source: CostSource, name: str) -> None:
+        self.env = env
+        self.source = source
+        self.name = name
+        self.steps = 0
+        self.obs: Tree = None
+
+    def where(self) -> str:
+        return f"{self.name}, step {self.steps}"
+
+    def reset(self, seed: int | None) -> Float[np.ndarray, " obs"]:
+        self.raw_reset(seed)
+        return self.flat(self.obs)
+
+    def raw_reset(self, seed: int | None) -> Info:
+        """The environment's own observation is kept; what it says of the reset is returned."""
+        with guarded(self.where, "raised in reset"):
+            values = self.env.reset(seed=seed)
+        if not isinstance(values, tuple) or len(values) != 2:
+            self.refuse(f"reset returned {shown(values)}, but must return an observation and a dictionary")
+        self.obs = values[0]
+        with guarded(self.where):
+            return mapping(values[1])
+
+    def step(self, action: np.ndarray | np.integer) -> tuple[Float[np.ndarray, " obs"], float, float, bool, bool]:
+        """Observation, reward, cost, terminated, truncated; anything that is not finite is an error."""
+        before = self.obs
+        seen = self.raw_step(action)
+        with guarded(self.where, f"has a cost function ({self.source}) that raised"):
+            cost = self.source.read(before, action, seen.obs, seen.info, seen.third)
+        return self.flat(seen.obs), seen.reward, cost, seen.terminated, seen.truncated
+
+    def raw_step(self, action: np.ndarray | np.integer) -> RawStep:
+        """One step, as far as it can be told before its cost is known."""
+        self.steps += 1
+        if not np.isfinite(action).all():
+            self.refuse(f"the policy's action is {shown(action)}, but must be finite; train it again")
+        with guarded(self.where):
+            values = self.env.step(action)
+        if not isinstance(values, tuple | list) or len(values) not in (5, 6):
+            count = f"{len(values)} values" if isinstance(values, tuple | list) else shown(values)
+            self.refuse(f"step returned {count}, but must return 5 values, or 6 with a cost in third place")
+        obs, reward, *third, terminated, truncated, info = values
+        with guarded(self.where):
+            seen = RawStep(
+                obs,
+                number(reward, "reward"),
+                third[0] if third else None,
+                flag(terminated, "terminated"),
+                flag(truncated, "truncated"),
+                mapping(info),
+                len(values),
+            )
+        self.obs = obs
+        return seen
+
+    def flat(self, obs: Tree) -> Float[np.ndarray, " obs"]:
+        with guarded(self.where, "has an observation at which was raised"):
+            return flatten(self.env.observation_space, obs)
+
+    def refuse(self, what: str) -> NoReturn:
+        raise BrokenEnvironment(f"{self.where()}: {what}")

@@ -1,0 +1,248 @@
+"""Environments that do what none may do, each in one way. All of them are sound for their first steps."""
+
+import sys
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+FROM = 7
+"""The step at which they turn."""
+
+
+class Sound(gymnasium.Env):
+    """Ten steps that cost one half each."""
+
+    observation_space = Box(-1.0, 1.0, (3,))
+    action_space = Box(-1.0, 1.0, (2,))
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.time += 1
+        return np.full(3, 0.1, np.float32), 1.0, False, self.time == 10, {"cost": 0.5}
+
+
+class Unshowable:
+    def __repr__(self):
+        raise RuntimeError("cannot be shown")
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("is no array")
+
+
+class Unsayable(Exception):
+    def __str__(self):
+        raise RuntimeError("cannot be said")
+
+
+class Base(BaseException):
+    """Not an Exception."""
+
+
+def raising(error):
+    def fault(_):
+        raise error
+
+    return fault
+
+
+def leave(code):
+    return lambda _: sys.exit(code)
+
+
+def recurse(values):
+    return recurse(values)
+
+
+def instead(place, value):
+    """One of the five values is another."""
+
+    def fault(values):
+        return (*values[:place], value, *values[place + 1 :])
+
+    return fault
+
+
+def shaped(*shape):
+    return np.zeros(shape, np.float32)
+
+
+STEPS = {
+    "raises": raising(ValueError("broken")),
+    "raises without a word": raising(Unsayable()),
+    "raises a BaseException": raising(Base("base")),
+    "raises OSError": raising(OSError(28, "No space left on device")),
+    "raises EOFError": raising(EOFError()),
+    "raises StopIteration": raising(StopIteration()),
+    "raises GeneratorExit": raising(GeneratorExit()),
+    "recurses": recurse,
+    "exits with 0": leave(0),
+    "exits with 1": leave(1),
+    "exits with a text": leave("bye"),
+    "exits with nothing": leave(None),
+    "returns None": lambda _: None,
+    "returns a number": lambda _: 1.0,
+    "returns a text": lambda _: "abcde",
+    "returns an array": lambda _: np.zeros(5),
+    "returns 4 values": lambda values: values[:4],
+    "returns 7 values": lambda values: (*values, 1, 2),
+    "returns nothing": lambda _: (),
+    "observes None": instead(0, None),
+    "observes NaN": instead(0, np.array([0, np.nan, 0], np.float32)),
+    "observes infinity": instead(0, np.array([0, np.inf, 0], np.float32)),
+    "observes too large numbers": instead(0, np.array([0, 1e300, 0])),
+    "observes a text": instead(0, "abc"),
+    "observes objects": instead(0, np.array([None, None, None])),
+    "observes fewer numbers": instead(0, shaped(2)),
+    "observes more numbers": instead(0, shaped(4)),
+    "observes another shape": instead(0, shaped(1, 3)),
+    "observes nothing": instead(0, shaped(0)),
+    "observes ragged lists": instead(0, [[1.0], [1.0, 2.0]]),
+    "observes a dictionary": instead(0, {"a": 1}),
+    "observes complex numbers": instead(0, np.zeros(3, complex)),
+    "observes what cannot be shown": instead(0, Unshowable()),
+    "rewards None": instead(1, None),
+    "rewards NaN": instead(1, float("nan")),
+    "rewards infinity": instead(1, -float("inf")),
+    "rewards a text": instead(1, "1.5"),
+    "rewards an array": instead(1, np.ones(2)),
+    "rewards a list": instead(1, [1.0, 2.0]),
+    "rewards nothing": instead(1, np.zeros(0)),
+    "rewards a complex number": instead(1, 1j),
+    "rewards a huge number": instead(1, 10**400),
+    "rewards a dictionary": instead(1, {}),
+    "rewards what cannot be shown": instead(1, Unshowable()),
+    "terminates by None": instead(2, None),
+    "terminates by a text": instead(2, "False"),
+    "terminates by an array": instead(2, np.array([True, False])),
+    "terminates by NaN": instead(2, float("nan")),
+    "truncates by None": instead(3, None),
+    "truncates by 2": instead(3, 2),
+    "informs by None": instead(4, None),
+    "informs by a list": instead(4, [("cost", 0.5)]),
+    "informs by a text": instead(4, "cost"),
+    "costs nothing": instead(4, {}),
+    "costs None": instead(4, {"cost": None}),
+    "costs NaN": instead(4, {"cost": float("nan")}),
+    "costs infinity": instead(4, {"cost": float("inf")}),
+    "costs less than 0": instead(4, {"cost": -0.5}),
+    "costs a text": instead(4, {"cost": "1.5"}),
+    "costs an array": instead(4, {"cost": np.ones(2)}),
+    "costs a huge number": instead(4, {"cost": 10**400}),
+    "costs what cannot be shown": instead(4, {"cost": Unshowable()}),
+}
+"""What a step does to the five values it would return."""
+
+
+def broken_step(name):
+    """A class whose steps go wrong in this way, from the seventh on."""
+
+    class Broken(Sound):
+        def step(self, action):
+            values = super().step(action)
+            return STEPS[name](values) if self.steps >= FROM else values
+
+    return Broken
+
+
+class Resets(Sound):
+    """From its second episode on, a reset goes wrong."""
+
+    episodes = 0
+    fault = staticmethod(lambda values: values)
+
+    def reset(self, **options):
+        self.episodes += 1
+        values = super().reset(**options)
+        return type(self).fault(values) if self.episodes > 3 else values
+
+
+RESETS = {
+    "resets to an error": raising(ValueError("broken")),
+    "resets to an exit": leave(0),
+    "resets in the old form": lambda values: values[0],
+    "resets to None": lambda _: None,
+    "resets to NaN": lambda values: (values[0] * np.nan, {}),
+    "resets to another shape": lambda _: (shaped(2), {}),
+    "resets with info None": lambda values: (values[0], None),
+    "resets to three values": lambda values: (*values, 1),
+}
+
+
+def broken_reset(name):
+    return type("Broken", (Resets,), {"fault": staticmethod(RESETS[name])})
+
+
+class NoClose(Sound):
+    def close(self):
+        raise RuntimeError("cannot be closed")
+
+
+class ExitingClose(Sound):
+    def close(self):
+        sys.exit(0)
+
+
+class NoSpace(Sound):
+    @property
+    def observation_space(self):
+        raise RuntimeError("no space")
+
+
+class NoAction(Sound):
+    action_space = None
+
+
+class OddSample(Sound):
+    class action_space(Box):
+        def sample(self, *_):
+            raise RuntimeError("no action")
+
+    action_space = action_space(-1.0, 1.0, (2,))
+
+
+class OddLimit(Sound):
+    spec = SimpleNamespace(max_episode_steps="many", id="Odd-v0")
+
+
+def unmade():
+    raise RuntimeError("cannot be made")
+
+
+def exits():
+    sys.exit(0)
+
+
+def nothing():
+    return None
+
+
+def number():
+    return 42
+
+
+MADE = {
+    "cannot be made": unmade,
+    "exits while it is made": exits,
+    "is None": nothing,
+    "is a number": number,
+    "has no observation space": NoSpace,
+    "has no action space": NoAction,
+    "has no random actions": OddSample,
+    "cannot be closed": NoClose,
+    "exits when it is closed": ExitingClose,
+}
+"""What is wrong before the first step, or after the last."""
+
+ZOO = {
+    **{name: broken_step(name) for name in STEPS},
+    **{name: broken_reset(name) for name in RESETS},
+    **MADE,
+}
