@@ -47,7 +47,7 @@ def ours(robot, heading, action):
 
     def advance(state, _):
         state = env.step(state, action)[0]
-        return state, (state.pose[:2], state.charged["buttons"])
+        return state, (jnp.stack(state.body[:2]), state.charged["buttons"])
 
     return jax.lax.scan(advance, state, None, length=STEPS)[1]
 

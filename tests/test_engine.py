@@ -137,11 +137,14 @@ def test_observation_layout(id, size):
 
 def test_goal_gives_one_plus_the_way_made_and_moves_to_a_legal_place():
     env, state = start("DynamicEnv-v0", robot=(0.0, 0.0), goal=(0.301, 0.0))
-    state = state._replace(velocity=jnp.array([0.5, 0.0, 0.0]))
+    state = state._replace(body=state.body._replace(vx=jnp.array(0.5)))
     after, result = step(env, state, (1.0, 0.0))
-    way = 0.301 - float(jnp.linalg.norm(jnp.array([0.301, 0.0]) - after.pose[:2]))
+    way = 0.301 - float(jnp.linalg.norm(jnp.array([0.301, 0.0]) - jnp.stack(after.body[:2])))
     assert float(result.reward) == pytest.approx(1 + way, abs=1e-5)
-    assert float(jnp.linalg.norm(after.layout.goal - after.pose[:2])) >= env.task.goal_keepout + env.task.robot_keepout
+    assert (
+        float(jnp.linalg.norm(after.layout.goal - jnp.stack(after.body[:2])))
+        >= env.task.goal_keepout + env.task.robot_keepout
+    )
     assert np.any(np.all(np.isclose(after.layout.goal, after.successors.goals), axis=1))
     _, result = step(env, after)
     assert float(result.reward) < 0.1  # the jump of the goal itself is not rewarded
@@ -150,10 +153,11 @@ def test_goal_gives_one_plus_the_way_made_and_moves_to_a_legal_place():
 def test_next_goals_are_legal_wherever_the_robot_stands():
     env = qcrl.make("DynamicEnv-v0")
     states, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(1), 2000))
-    at_goal = states._replace(pose=states.pose.at[:, :2].set(states.layout.goal))
+    x, y = states.layout.goal.T
+    at_goal = states._replace(body=states.body._replace(x=x, y=y))
     after, result = jax.jit(jax.vmap(env.step))(at_goal, jnp.zeros((2000, 2)))
     assert bool(jnp.all(result.reward > 0.9))
-    gap = jnp.linalg.norm(after.layout.goal - after.pose[:, :2], axis=1)
+    gap = jnp.linalg.norm(after.layout.goal - jnp.stack(after.body[:2], axis=1), axis=1)
     assert float(gap.min()) >= env.task.goal_keepout + env.task.robot_keepout
 
 
@@ -182,7 +186,7 @@ def test_wrong_button_costs_while_live_and_the_right_one_pays_and_darkens_the_li
     costs = []
     for _ in range(12):
         # Hold the robot against the button, which is now the wrong one: ten steps are free.
-        after = after._replace(pose=state.pose, velocity=jnp.zeros(3))
+        after = after._replace(body=state.body)
         after, result = step(env, after)
         costs.append(float(result.cost))
     assert costs == [0.0] * 10 + [1.0] * 2
@@ -199,11 +203,11 @@ def test_next_button_is_any_other_one_equally_often():
 
 def test_gremlin_costs_and_slows_a_robot_that_pushes_through():
     env, state = start("GremlinEnv-v0", robot=(0.0, 0.0), gremlins=[(0.22, -0.35)])
-    after, result = step(env, state._replace(velocity=jnp.array([1.0, 0.0, 0.0])))
+    after, result = step(env, state._replace(body=state.body._replace(vx=jnp.array(1.0))))
     free_env, free_state = start("GremlinEnv-v0", robot=(0.0, 0.0))
-    free, free_result = step(free_env, free_state._replace(velocity=jnp.array([1.0, 0.0, 0.0])))
+    free, free_result = step(free_env, free_state._replace(body=free_state.body._replace(vx=jnp.array(1.0))))
     assert (float(result.cost), float(free_result.cost)) == (1, 0)
-    assert float(after.velocity[0]) < float(free.velocity[0]) - 0.005
+    assert float(after.body.vx) < float(free.body.vx) - 0.005
 
 
 def test_episode_is_truncated_after_the_horizon_and_never_terminates():

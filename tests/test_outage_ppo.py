@@ -129,8 +129,15 @@ def test_out_of_phase_every_episode_is_whole_and_they_end_evenly():
     env = TwoPathEnv(length=8)
     algorithm = replace(TINY, num_envs=8, steps_per_env=2, chunk_length=2, out_of_phase=True, minibatches=1)
     state = jax.jit(lambda: algorithm.init(env, jax.random.key(0), [Outage(15, 0.1)]))()
-    assert sorted(state.actors.inputs.time.tolist()) == [0, 0, 2, 2, 4, 4, 6, 6]
     iterate = jax.jit(lambda state: algorithm.iterate(env, state))
+    params = state.learner.params
+    assert int(state.iteration) == -3
+    for _ in range(3):
+        state, metrics = iterate(state)
+        assert not metrics.episodes.finished.any()
+    assert (int(state.iteration), int(state.env_steps)) == (0, 0)
+    jax.tree.map(np.testing.assert_array_equal, state.learner.params, params)
+    assert sorted(state.actors.inputs.time.tolist()) == [0, 0, 2, 2, 4, 4, 6, 6]
     for _ in range(8):
         before = state.actors.inputs.time
         state, metrics = iterate(state)

@@ -71,7 +71,8 @@ def test_critics_learn_the_known_value(trained):
     assert jnp.max(jnp.abs(values - exact)) < 0.15
 
 
-def test_half_precision_gives_nearly_the_same_values(trained):
+def test_half_precision_gives_nearly_the_same_values(trained, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # a CPU computes in float32
     _, _, state, _ = trained
     critics = state.learner.params["critics"]
     obs, action = jnp.linspace(-0.8, 0.8, 9)[:, None], jnp.full((9, 1), 0.3)

@@ -79,7 +79,7 @@ class ActorCritic(PPOSettings):
 
     def computing(self, params: Params) -> Params:
         """Parameters in the type that products run in."""
-        return cast_kernels(params, jnp.bfloat16 if self.matmul_precision == "bfloat16" else jnp.float32)
+        return cast_kernels(params, jnp.bfloat16 if self.short_products else jnp.float32)
 
     def policy_state(self, env: Described, state: State) -> Actor:
         learner: PPOLearner = state.learner

@@ -57,7 +57,7 @@ class Algorithm:
     window: int = 100
     """Most recent episodes that metrics are taken over."""
     matmul_precision: Literal["float32", "tensorfloat32", "bfloat16"] = "tensorfloat32"
-    """Type in which an accelerator multiplies matrices; a CPU computes in float32 unless bfloat16 is asked for."""
+    """Type in which an accelerator multiplies matrices; a CPU computes in float32."""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -182,6 +182,11 @@ class Algorithm:
         """Steps of each environment after which what the policy remembers is kept."""
         return env.horizon if env.fixed_length and self.steps_per_env % env.horizon == 0 else self.block_length
 
+    @property
+    def short_products(self) -> bool:
+        """Products run in bfloat16."""
+        return self.matmul_precision == "bfloat16" and jax.default_backend() != "cpu"
+
     def precision(self) -> AbstractContextManager[object]:
         """While entered, products run as precisely as asked for."""
         return jax.default_matmul_precision("float32" if self.matmul_precision == "float32" else "tensorfloat32")
@@ -199,22 +204,19 @@ class Algorithm:
         as_array = lambda x: jnp.asarray(x, jnp.float32)
         constraints = tuple(jax.tree.map(as_array, constraint) for constraint in constraints)
         share = constraints[0].share
-        state = State(
+        return State(
             learner,
             store,
             device.begin(env, env_key, self.num_envs, self.initial_memory(env)),
             Window.init(self.window, len(env.costs)),
             key,
-            iteration=jnp.zeros((), jnp.int32),
+            iteration=jnp.full((), -device.iterations_ahead(self, env), jnp.int32),
             env_steps=jnp.zeros((), jnp.int32),
             constraints=constraints,
             probability=as_array(REPORTED_PROBABILITY if share is None else share),
             learning_rate=jnp.full((), self.learning_rate, jnp.float32),
             alive=jnp.ones((), bool),
         )
-        if hasattr(env, "reset") and self.staggers(env):
-            state = device.stagger(self, env, state, jax.random.fold_in(env_key, 1))  # type: ignore[arg-type]
-        return state
 
     def iterate(self, env: Environment, state: State) -> tuple[State, Metrics]:
         """One iteration on the device. A state that would not be finite afterwards stays as it was."""

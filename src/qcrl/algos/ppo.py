@@ -22,9 +22,9 @@ from qcrl.constraints import Constraint, Steering
 from qcrl.envs.base import Described
 from qcrl.kinds import Tree
 from qcrl.nets import distributions
-from qcrl.nets.network import Inputs, Memory, Network, Normaliser, Params
+from qcrl.nets.network import Memory, Network, Normaliser, Params, Seen
 from qcrl.sampling.learner import Scalars
-from qcrl.sampling.record import Experience, State, Trajectory, choose, read_trajectory
+from qcrl.sampling.record import Experience, State, Trajectory, choose, read_trajectory, side_by_side
 
 
 class Sampled(NamedTuple):
@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
     memory: Memory
     """Before each chunk; its first axis has length 1."""
-    inputs: Inputs
+    seen: Seen
     first: Bool[Array, "time chunk"]
     action: Float[Array, "time chunk action"]
     log_prob: Float[Array, "time chunk"]
@@ -111,14 +111,16 @@ class PPO(ActorCritic):
         trajectory = read_trajectory(env, experience)
         trajectory = trajectory._replace(inputs=self.see(env, state.constraints, trajectory.inputs))
         multiplier = self._steer(env, state)
-        batch, statistics = self._prepare(env, state, trajectory)
         normaliser = before.normaliser
         if self.normalise_observations:
             network = self.network(env)
             start = jax.tree.map(lambda x: x[0], trajectory.memory)
             seen = network.seen(trajectory.inputs, trajectory.first, start)
             normaliser = normaliser.update(network.observed(seen))
-        params, optimiser, losses = self._fit(env, state, normaliser, multiplier.value, batch, shuffle_key)
+        with jax.named_scope("advantages"):
+            batch, statistics = self._prepare(env, state, trajectory, normaliser)
+        with jax.named_scope("update"):
+            params, optimiser, losses = self._fit(env, state, multiplier.value, batch, shuffle_key)
         learner = PPOLearner(params, normaliser, optimiser, multiplier)
         return state._replace(learner=learner, key=key), losses | statistics
 
@@ -137,8 +139,13 @@ class PPO(ActorCritic):
         moved = before.update(Steering(statistic, (1 - self.target_margin) * target), gains)
         return choose(state.window.seen > 0, moved, before)
 
-    def _prepare(self, env: Described, state: State, trajectory: Trajectory) -> tuple[Batch, Scalars]:
-        """Advantages and targets, from estimates by the parameters and statistics that sampled the batch."""
+    def _prepare(
+        self, env: Described, state: State, trajectory: Trajectory, normaliser: Normaliser
+    ) -> tuple[Batch, Scalars]:
+        """Advantages and targets, from estimates by the parameters and statistics that sampled the batch.
+
+        Gradient steps see it through the `normaliser`.
+        """
         params = state.learner.params
         memory = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), trajectory.memory)
         outputs, next_outputs = self._outputs(env, state, trajectory, memory)
@@ -150,8 +157,6 @@ class PPO(ActorCritic):
         )
         signal = self.cost_signal(env, state, Sampled(trajectory, now.cost, later.cost, links))
         columns = (
-            trajectory.inputs,
-            trajectory.first,
             trajectory.action,
             distributions.log_prob(params, self.squash(params, now.head), trajectory.action),
             reward_advantage,
@@ -159,7 +164,9 @@ class PPO(ActorCritic):
             now.value + correction,
             signal.targets,
         )
-        return Batch(jax.tree.map(lambda x: x[None], memory), *self._to_chunks(columns)), signal.statistics
+        inputs, first, *columns = self._to_chunks((trajectory.inputs, trajectory.first, *columns))
+        seen = self.network(env).see(normaliser, inputs, first, memory)
+        return Batch(jax.tree.map(lambda x: x[None], memory), seen, first, *columns), signal.statistics
 
     def _outputs(
         self, env: Described, state: State, trajectory: Trajectory, memory: Memory
@@ -187,7 +194,7 @@ class PPO(ActorCritic):
         return Links(terminal, continues)
 
     def _fit(
-        self, env: Described, state: State, normaliser: Normaliser, multiplier: Array, batch: Batch, key: Array
+        self, env: Described, state: State, multiplier: Array, batch: Batch, key: Array
     ) -> tuple[Params, Tree, Scalars]:
         """All gradient steps of an iteration, and the losses of the last one."""
         if not self.remembers:
@@ -196,11 +203,15 @@ class PPO(ActorCritic):
         network = self.network(env)
         trained = state.iteration >= self.warmup_iterations
         rate = jnp.where(trained, state.learning_rate * 0.5 ** (state.iteration / self.learning_rate_halving), 0.0)
+        # All but what products read lies in one array, so that a minibatch is gathered at once.
+        table, restore = side_by_side(batch[2:])
+        source = batch.memory, batch.seen, table
 
         def gradient_step(carry: tuple[Params, Tree], chunks: Array | None) -> tuple[tuple[Params, Tree], Scalars]:
             params, optimiser = carry
-            chosen = batch if chunks is None else jax.tree.map(lambda x: x[:, chunks], batch)
-            gradient, scalars = jax.grad(self._loss, has_aux=True)(params, network, normaliser, chosen, multiplier)
+            memory, seen, rows = source if chunks is None else jax.tree.map(lambda x: x[:, chunks], source)
+            part = Batch(memory, seen, *restore(rows))
+            gradient, scalars = jax.grad(self._loss, has_aux=True)(params, network, part, multiplier)
             update, optimiser = self.optimiser.update(gradient, optimiser)
             step = jnp.where(scalars["approx_kl"] <= self.target_kl, rate, 0.0)
             params = jax.tree.map(lambda p, u: p - step * u, params, update)
@@ -220,11 +231,11 @@ class PPO(ActorCritic):
         return optax.chain(optax.clip_by_global_norm(self.max_gradient_norm), optax.scale_by_adam())
 
     def _loss(
-        self, params: Params, network: Network, normaliser: Normaliser, batch: Batch, multiplier: Array
+        self, params: Params, network: Network, batch: Batch, multiplier: Array
     ) -> tuple[Float[Array, ""], Scalars]:
         """The sum of all losses; each reaches the shared trunk."""
         memory = jax.tree.map(lambda x: x[0], batch.memory)
-        outputs, _ = network.sequence(self.computing(params), normaliser, batch.inputs, batch.first, memory)
+        outputs, _ = network.run(self.computing(params), batch.seen, batch.first, memory)
         now = self.read(outputs)
         head = self.squash(params, now.head)
         log_ratio = distributions.log_prob(params, head, batch.action) - batch.log_prob

@@ -169,7 +169,7 @@ class SAC(Algorithm):
 
     def computing(self, layers: Layers) -> Layers:
         """The layers in the type in which gradient steps compute."""
-        if self.matmul_precision != "bfloat16":
+        if not self.short_products:
             return layers
         return jax.tree.map(lambda x: x.astype(jnp.bfloat16), layers)
 
@@ -214,7 +214,8 @@ class SAC(Algorithm):
             targets = optax.incremental_update(params["critics"], learner.targets, 1 - self.polyak)
             return SACLearner(params, targets, optimiser), None
 
-        return state._replace(learner=jax.lax.scan(gradient_step, state.learner, draws)[0]), {}
+        with jax.named_scope("update"):
+            return state._replace(learner=jax.lax.scan(gradient_step, state.learner, draws)[0]), {}
 
     def _draw(self, env: Described, state: State, key: Array, updates: int) -> Draw:
         """For so many gradient steps."""

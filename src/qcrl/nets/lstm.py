@@ -103,7 +103,7 @@ def _backward(saved: Tree, cotangents: Memory) -> tuple[dict[str, Array], Array,
     flat = d_raw.reshape(-1, d_raw.shape[-1]).astype(kernel.dtype)
     d_kernel = [matmul(rows.reshape(-1, rows.shape[-1]).T, flat) for rows in (x, before.hidden)]
     d_params = {"kernel": jnp.concatenate(d_kernel).astype(kernel.dtype), "bias": jnp.sum(d_raw, axis=(0, 1))}
-    return d_params, matmul(d_raw, kernel[:size].T), None, nothing
+    return d_params, matmul(d_raw, kernel[:size].T).astype(x.dtype), None, nothing
 
 
 sequence.defvjp(_forward, _backward)

@@ -56,6 +56,44 @@ class Memory(NamedTuple):
     """The last costs, where they are seen late."""
 
 
+def tanh_layer(x: Float[Array, "*batch i"], kernel: Float[Array, "i o"], bias: Float[Array, " o"]) -> Array:
+    """tanh(x kernel + bias). Where the kernel is in a shorter type, so is all that goes through memory."""
+    if kernel.dtype == jnp.float32:
+        return jnp.tanh(matmul(x, kernel) + bias)
+    return _short_layer(x.astype(kernel.dtype), kernel, bias)
+
+
+# Written out because autodiff would add up the bias' gradient in the short type, too.
+@jax.custom_vjp
+def _short_layer(x: Array, kernel: Array, bias: Array) -> Array:
+    return jnp.tanh(jnp.matmul(x, kernel).astype(jnp.float32) + bias).astype(kernel.dtype)
+
+
+def _short_forward(x: Array, kernel: Array, bias: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    out = _short_layer(x, kernel, bias)
+    return out, (x, kernel, out)
+
+
+def _short_backward(saved: tuple[Array, Array, Array], d_out: Array) -> tuple[Array, Array, Array]:
+    x, kernel, out = saved
+    d_raw = d_out.astype(jnp.float32) * (1 - out.astype(jnp.float32) ** 2)
+    short = d_raw.astype(kernel.dtype)
+    flat = lambda x: x.reshape(-1, x.shape[-1])
+    return jnp.matmul(short, kernel.T), jnp.matmul(flat(x).T, flat(short)), jnp.sum(flat(d_raw), axis=0)
+
+
+_short_layer.defvjp(_short_forward, _short_backward)
+
+
+class Seen(NamedTuple):
+    """What the layers see of a step. It depends on no parameters, so that gradient steps need not compute it anew."""
+
+    features: Float[Array, "*batch input"]
+    """The MLP's input."""
+    beside: Tree
+    """What the LSTM is given beside the MLP's output; empty without an LSTM."""
+
+
 class Normaliser(NamedTuple):
     """Running mean and variance of the MLP's input."""
 
@@ -135,9 +173,10 @@ class Network:
         state, cost = lstm.Memory(memory.hidden, memory.cell), inputs.previous_cost
         if self.late_cost:
             inputs = inputs._replace(previous_cost=memory.cost)
-        feature = self._mlp(params, normaliser, inputs)
+        seen = self._see(normaliser, inputs)
+        feature = self._mlp(params, seen)
         if self.lstm_size:
-            state = lstm.step(params["lstm"], self._lstm_input(feature, inputs), state)
+            state = lstm.step(params["lstm"], _beside(feature, seen), state)
         return self._heads(params, feature, state.hidden), Memory(*state, cost if self.late_cost else ())
 
     def sequence(
@@ -149,12 +188,22 @@ class Network:
         start: Memory,
     ) -> tuple[Float[Array, "time batch outputs"], Memory]:
         """Outputs and memories of every step, with the memory emptied where `first` marks an episode's first step."""
-        states, costs = lstm.Memory(start.hidden, start.cell), inputs.previous_cost
-        inputs = self.seen(inputs, first, start)
-        feature = self._mlp(params, normaliser, inputs)
+        outputs, states = self.run(params, self.see(normaliser, inputs, first, start), first, start)
+        return outputs, Memory(*states, inputs.previous_cost if self.late_cost else ())
+
+    def see(self, normaliser: Normaliser, inputs: Inputs, first: Bool[Array, "time batch"], start: Memory) -> Seen:
+        """What the layers see of a sequence."""
+        return self._see(normaliser, self.seen(inputs, first, start))
+
+    def run(
+        self, params: Params, seen: Seen, first: Bool[Array, "time batch"], start: Memory
+    ) -> tuple[Float[Array, "time batch outputs"], lstm.Memory]:
+        """Outputs, and the LSTM's memories, of a sequence that is seen."""
+        states = lstm.Memory(start.hidden, start.cell)
+        feature = self._mlp(params, seen)
         if self.lstm_size:
-            states = lstm.sequence(params["lstm"], self._lstm_input(feature, inputs), first, states)
-        return self._heads(params, feature, states.hidden), Memory(*states, costs if self.late_cost else ())
+            states = lstm.sequence(params["lstm"], _beside(feature, seen), first, states)
+        return self._heads(params, feature, states.hidden), states
 
     def seen(self, inputs: Inputs, first: Bool[Array, "time batch"], start: Memory) -> Inputs:
         """What the network sees of a sequence: all of it, but where costs come late, those of the step before."""
@@ -163,22 +212,30 @@ class Network:
         late = jnp.concatenate([start.cost[None], inputs.previous_cost[:-1]])
         return inputs._replace(previous_cost=jnp.where(first[..., None], 0.0, late))
 
-    def _mlp(self, params: Params, normaliser: Normaliser, inputs: Inputs) -> Array:
-        x = normaliser(self.observed(inputs), self.observation_clip)
-        for index in range(len(self.hidden_sizes)):
-            x = jnp.tanh(matmul(x, params[f"mlp_{index}"]["kernel"]) + params[f"mlp_{index}"]["bias"])
-        return x
-
-    def _lstm_input(self, feature: Array, inputs: Inputs) -> Array:
-        extras = [inputs.previous_action, inputs.previous_reward[..., None]]
+    def _see(self, normaliser: Normaliser, inputs: Inputs) -> Seen:
+        features = normaliser(self.observed(inputs), self.observation_clip)
+        if not self.lstm_size:
+            return Seen(features, ())
+        beside = [inputs.previous_action, inputs.previous_reward[..., None]]
         if self.cost_input == "lstm":
-            extras.append(inputs.previous_cost)
-        return jnp.concatenate([feature, *extras], axis=-1)
+            beside.append(inputs.previous_cost)
+        return Seen(features, jnp.concatenate(beside, axis=-1))
+
+    def _mlp(self, params: Params, seen: Seen) -> Array:
+        x = seen.features
+        for index in range(len(self.hidden_sizes)):
+            x = tanh_layer(x, **params[f"mlp_{index}"])
+        return x
 
     def _heads(self, params: Params, feature: Array, hidden: Array) -> Array:
         if self.lstm_size:
             feature = feature + hidden if self.skip else hidden
         return matmul(feature, params["heads"]["kernel"]) + params["heads"]["bias"]
+
+
+def _beside(feature: Array, seen: Seen) -> Array:
+    """The LSTM's input."""
+    return jnp.concatenate([feature, seen.beside.astype(feature.dtype)], axis=-1)
 
 
 def only_heads(params: Params, count: int) -> Params:

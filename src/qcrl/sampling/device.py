@@ -10,7 +10,7 @@ from qcrl.envs.base import Described, Environment
 from qcrl.kinds import Tree
 from qcrl.nets.network import Inputs, Memory
 from qcrl.sampling.learner import Learner, Scalars
-from qcrl.sampling.record import Actors, Episodes, Experience, Metrics, Record, State, pack, unpack
+from qcrl.sampling.record import Actors, Episodes, Experience, Metrics, Record, State, choose, pack, unpack
 
 Act = Callable[[Inputs, Memory, Float[Array, "env action"]], tuple[Float[Array, "env action"], Memory]]
 """Maps inputs, memory and standard normal noise to actions and the next memory."""
@@ -26,7 +26,7 @@ def begin(env: Described, key: Array, num_envs: int, memory: Memory) -> Actors:
         env_state, obs = jnp.zeros(num_envs), jnp.zeros((num_envs, env.observation_size))
     inputs = Inputs.first(obs, env.action_size, len(env.costs))
     memory = jax.tree.map(lambda x: jnp.zeros((num_envs, *jnp.shape(x))), memory)
-    return Actors(env_state, inputs, memory, jnp.ones(num_envs, bool), jnp.zeros(num_envs))
+    return Actors(env_state, inputs, memory, jnp.zeros(num_envs))
 
 
 def iterate(learner: Learner, env: Environment, state: State) -> tuple[State, Metrics]:
@@ -43,14 +43,16 @@ def iterate(learner: Learner, env: Environment, state: State) -> tuple[State, Me
         before = state.env_steps // num_envs
         noise = jax.random.normal(noise_key, (steps, num_envs, env.action_size))
         groups = env.horizon // steps if learner.staggers(env) else 1
-        fresh, resets = plan_resets(env, reset_key, steps, num_envs // groups, before)
+        with jax.named_scope("resets"):
+            fresh, resets = plan_resets(env, reset_key, steps, num_envs // groups, before)
         times = before + jnp.arange(steps, dtype=jnp.int32)
         period = reset_period(env, steps, chunk)
 
         def block(now: State, xs: tuple[Array, Tree, Array]) -> tuple[State, tuple[Scalars, Tree]]:
             actor = learner.actor(env, now)
             act: Act = lambda *step: learner.sample(env, actor, *step)
-            actors, rows, memory = collect(env, act, now.actors, xs, chunk, period if period < steps else 0, fresh)
+            with jax.named_scope("rollout"):
+                actors, rows, memory = collect(env, act, now.actors, xs, chunk, period if period < steps else 0, fresh)
             episodes = finished_episodes(env, rows, xs[2][0], num_envs, groups)
             experience = Experience(rows, now.actors, episodes, memory)
             now = now._replace(actors=actors, env_steps=now.env_steps + learner.block_length * num_envs)
@@ -71,8 +73,31 @@ def iterate(learner: Learner, env: Environment, state: State) -> tuple[State, Me
             now = now._replace(window=state.window.add(episodes))
         if period == steps:
             ended = now.actors.inputs.time >= env.horizon
+            if groups > 1:
+                now = spread_out(state, now)
+                ended = jnp.where(state.iteration < 0, group_of(num_envs, groups) == -1 - state.iteration, ended)
             now = now._replace(actors=auto_reset(now.actors, ended, tiled(fresh(resets[-1]), groups)))
         return learner.finish(env, state, now, episodes, scalars)
+
+
+def iterations_ahead(learner: Learner, env: Described) -> int:
+    """Iterations before the first, which spread the episodes of fixed length out over all phases.
+
+    At the end of each, another of several equal groups of environments begins a fresh episode. So no episode is ever
+    cut short in what is counted. Nothing is learned from these steps, and none of them is counted.
+    """
+    return env.horizon // learner.steps_per_env - 1 if hasattr(env, "reset") and learner.staggers(env) else 0
+
+
+def spread_out(before: State, now: State) -> State:
+    """After an iteration ahead of the first only the environments have moved on."""
+    ahead = before._replace(actors=now.actors, key=now.key, store=())
+    return choose(before.iteration < 0, ahead, now._replace(store=()))._replace(store=now.store)
+
+
+def group_of(num_envs: int, groups: int) -> Int[Array, " env"]:
+    """The group of every environment."""
+    return jnp.arange(num_envs) // (num_envs // groups)
 
 
 def reset_period(env: Environment, steps: int, chunk: int) -> int:
@@ -104,7 +129,7 @@ def collect(
         memory = actors.memory
         actors, rows = jax.lax.scan(step, actors, xs)
         if period == chunk > 1:
-            ended = jnp.broadcast_to((xs[2][-1] + 1) % env.horizon == 0, actors.first.shape)
+            ended = jnp.broadcast_to((xs[2][-1] + 1) % env.horizon == 0, actors.episode_return.shape)
             actors = auto_reset(actors, ended, fresh(xs[1][-1]))
         return actors, (rows, memory)
 
@@ -122,7 +147,7 @@ def step_all(
     cost = out.cost.reshape(-1, len(env.costs))
     inputs = actors.inputs.after(out.obs, action, out.reward, cost)
     total = actors.episode_return + out.reward
-    after = Actors(env_state, inputs, memory, jnp.zeros_like(actors.first), total)
+    after = Actors(env_state, inputs, memory, total)
     ends = out.terminated, out.truncated
     row = pack(Record(actors.inputs.obs, out.obs, action, out.reward, cost, *ends, total, inputs.spent))
     return after, out.terminated | out.truncated, row
@@ -131,9 +156,7 @@ def step_all(
 def auto_reset(actors: Actors, ended: Bool[Array, " env"], fresh: tuple[Tree, Float[Array, "env obs"]]) -> Actors:
     """Actors whose episode has ended begin the fresh one, with nothing remembered of the last."""
     empty = jax.tree.map(jnp.zeros_like, actors)
-    begun = empty._replace(
-        env_state=fresh[0], inputs=empty.inputs._replace(obs=fresh[1]), first=jnp.ones_like(actors.first)
-    )
+    begun = empty._replace(env_state=fresh[0], inputs=empty.inputs._replace(obs=fresh[1]))
     return jax.tree.map(lambda new, old: jnp.where(_expand(ended, new), new, old), begun, actors)
 
 
@@ -155,30 +178,6 @@ def plan_resets(env: Environment, key: Array, steps: int, num_envs: int, before:
 def tiled(fresh: tuple[Tree, Array], groups: int) -> tuple[Tree, Array]:
     """Fresh episodes for one group of environments, offered to every group."""
     return fresh if groups == 1 else jax.tree.map(lambda x: jnp.concatenate([x] * groups), fresh)
-
-
-def stagger(learner: Learner, env: Environment, state: State, key: Array) -> State:
-    """Environments of fixed length out of phase: in each of several equal groups episodes have begun at another time.
-
-    Before training the first policy plays, and at the end of every stretch another group begins a fresh episode. So no
-    episode is ever cut short, and none of these steps is counted or learned from.
-    """
-    steps, num_envs = learner.steps_per_env, learner.num_envs
-    groups = env.horizon // steps
-    actor = learner.actor(env, state)
-    act: Act = lambda *step: learner.sample(env, actor, *step)
-    group = jnp.arange(num_envs) // (num_envs // groups)
-
-    def stretch(actors: Actors, x: tuple[Array, Array]) -> tuple[Actors, None]:
-        noise_key, reset_key = jax.random.split(x[1])
-        noise = jax.random.normal(noise_key, (steps, num_envs, env.action_size))
-        actors, _ = jax.lax.scan(lambda actors, noise: (step_all(env, act, actors, noise)[0], None), actors, noise)
-        fresh = jax.vmap(env.reset)(jax.random.split(reset_key, num_envs // groups))
-        return auto_reset(actors, group == x[0], tiled(fresh, groups)), None
-
-    order = jnp.arange(groups - 2, -1, -1)
-    actors, _ = jax.lax.scan(stretch, state.actors, (order, jax.random.split(key, groups - 1)))
-    return state._replace(actors=actors)
 
 
 def finished_episodes(

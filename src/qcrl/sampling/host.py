@@ -168,7 +168,7 @@ class HostSampler:
         """Where the environments are, as the learner and checkpoints have it."""
         split = lambda x: x.reshape(*self.shape, *x.shape[1:])
         total = split(self.totals[:, 0].astype(np.float32))
-        return Actors(state.actors.env_state, self._read(split(self.inputs), np), self.memory, split(self.first), total)
+        return Actors(state.actors.env_state, self._read(split(self.inputs), np), self.memory, total)
 
     def _read(self, known: Any, xp: Any) -> Inputs:
         """What is known before a step, taken apart."""

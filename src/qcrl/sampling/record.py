@@ -3,6 +3,9 @@
 Sampling writes rows, on the device and on the host alike; algorithms read trajectories, or keep rows in a replay.
 """
 
+import math
+from collections.abc import Callable
+from itertools import accumulate
 from types import ModuleType
 from typing import NamedTuple
 
@@ -73,9 +76,12 @@ class Actors(NamedTuple):
     env_state: Tree
     inputs: Inputs
     memory: Memory
-    first: Bool[Array, " env"]
-    """The coming step is the first of an episode."""
     episode_return: Float[Array, " env"]
+
+    @property
+    def first(self) -> Bool[Array, " env"]:
+        """The coming step is the first of an episode."""
+        return self.inputs.time == 0
 
 
 class Episodes(NamedTuple):
@@ -215,3 +221,18 @@ def all_finite(tree: Tree) -> Bool[Array, ""]:
 def choose(condition: Bool[Array, ""], new: Tree, old: Tree) -> Tree:
     """One of two trees, leaf by leaf."""
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), new, old)
+
+
+def side_by_side(tree: Tree) -> tuple[Float[Array, "time chunk column"], Callable[[Array], Tree]]:
+    """All leaves as columns of one array, and what gives them back from it or from some of its rows."""
+    leaves, structure = jax.tree.flatten(tree)
+    kinds = [(leaf.dtype, leaf.shape[2:]) for leaf in leaves]
+    ends = list(accumulate(math.prod(shape) for _, shape in kinds))[:-1]
+
+    def restore(table: Array) -> Tree:
+        columns = zip(jnp.split(table, ends, axis=-1), kinds)
+        shaped = [x.reshape(*x.shape[:2], *shape).astype(dtype) for x, (dtype, shape) in columns]
+        return jax.tree.unflatten(structure, shaped)
+
+    columns = [leaf.astype(jnp.float32).reshape(*leaf.shape[:2], -1) for leaf in leaves]
+    return jnp.concatenate(columns, axis=-1), restore

@@ -175,6 +175,8 @@ class Group:
                 if wandb is not None:
                     self.tables.curves.append(WandB(self.folder, wandb, self.config))
                 self.display.start(first, self.iterations)
+                for _ in range(-int(np.min(state.iteration))):  # episodes are spread out first
+                    state, _ = advance(state)
                 self.advance(advance, state, first, checkpoint_interval, interruption)
 
     def _set_aside(self, iteration: int) -> None:

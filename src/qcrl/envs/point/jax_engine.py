@@ -13,6 +13,8 @@ from qcrl.envs.point import gremlins, robot
 from qcrl.envs.point import physics as point
 from qcrl.envs.point.layout import Layout
 from qcrl.envs.point.lidar import lidar
+from qcrl.envs.point.motion import Surroundings, move
+from qcrl.envs.point.physics import Body
 from qcrl.envs.point.pictures import Scene
 from qcrl.envs.point.placement import QUEUE, Successors, sample_layout
 from qcrl.envs.point.tasks import Task
@@ -29,10 +31,10 @@ class Parameters(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that a step needs. `layout.goal` and `layout.goal_button` are the current ones."""
+    """Everything that a step needs. In the layout the goal, or the goal button, is the current one, the robot's place
+    that of the episode's start."""
 
-    pose: Float[Array, "3"]
-    velocity: Float[Array, "3"]
+    body: Body
     layout: Layout
     successors: Successors
     cursor: Int[Array, ""]
@@ -83,9 +85,9 @@ class PointEnv:
     ) -> tuple[State, Float[Array, " obs"]]:
         """An episode that begins at rest in this layout."""
         zero = jnp.zeros((), jnp.int32)
+        still = jnp.zeros_like(layout.heading)
         state = State(
-            pose=jnp.append(layout.robot, layout.heading),
-            velocity=jnp.zeros_like(layout.robot, shape=3),
+            body=Body(layout.robot[0], layout.robot[1], layout.heading, still, still, still),
             layout=layout,
             successors=successors,
             cursor=zero,
@@ -94,33 +96,26 @@ class PointEnv:
             charged={kind: jnp.zeros((), bool) for kind in self.task.cost_kinds},
             parameters=self.parameters if parameters is None else parameters,
         )
-        still = point.Generalized(*state.velocity)
-        return state, self._observe(state, still)
+        return state, self._observe(state, point.Generalized(still, still, still))
 
     def step(self, state: State, action: Float[Array, " action"]) -> tuple[State, Step]:
         """Clip, simulate, reward, cost, timer, goal check, observe."""
-        task, layout = self.task, state.layout
-        body, acceleration = self._simulate(state, jnp.clip(action, -1, 1))
-        state = state._replace(
-            pose=jnp.stack([body.x, body.y, body.heading]),
-            velocity=jnp.stack([body.vx, body.vy, body.spin]),
-            time=state.time + 1,
-        )
-        position = state.pose[:2]
+        task, layout, before = self.task, state.layout, state.body
+        body, acceleration = self._move(state, jnp.clip(action, -1, 1))
+        state = state._replace(body=body, time=state.time + 1)
         pressed = self._pressed(body, layout)
-        reward = self._goal_distance(layout, layout.robot) - self._goal_distance(layout, position)
+        reward = self._goal_distance(layout, before) - self._goal_distance(layout, body)
         charged = self._charged(state, pressed)
         cost = jnp.any(jnp.stack(list(charged.values())))
         timer = jnp.maximum(state.timer - 1, 0)
 
         if task.goal == "goal":
-            success = self._goal_distance(layout, position) <= state.parameters.goal_size
+            success = self._goal_distance(layout, body) <= state.parameters.goal_size
         else:
             success = pressed[layout.goal_button]
         following, cursor = self._next_goal(state)
         state = state._replace(
             layout=layout._replace(
-                robot=position,
                 goal=jnp.where(success, following.goal, layout.goal),
                 goal_button=jnp.where(success, following.goal_button, layout.goal_button),
             ),
@@ -138,7 +133,7 @@ class PointEnv:
 
     def sources(self, state: State) -> dict[str, Float[Array, ""]]:
         """The last step's cost by kind of object, each 0 or 1."""
-        return {kind: charged.astype(state.pose.dtype) for kind, charged in state.charged.items()}
+        return {kind: charged.astype(state.body.x.dtype) for kind, charged in state.charged.items()}
 
     def scene(self, state: State) -> Scene:
         """The present moment, for the renderer."""
@@ -147,8 +142,8 @@ class PointEnv:
         layout = state.layout
         return Scene(
             task=self.task,
-            robot=np.asarray(state.pose[:2]),
-            heading=float(state.pose[2]),
+            robot=np.array([state.body.x, state.body.y]),
+            heading=float(state.body.heading),
             goal=layout.goal if self.task.goal == "goal" else None,
             hazards=layout.hazards,
             buttons=layout.buttons,
@@ -159,46 +154,29 @@ class PointEnv:
             cost=any(state.charged.values()),
         )
 
-    def _simulate(self, state: State, action: Float[Array, "2"]) -> tuple[point.Body, point.Generalized]:
-        """Ten substeps, and the acceleration that the sensors then report: explicit, for the state reached."""
-        layout = state.layout
-        drive, turn = action
-
-        start = state.time.astype(state.pose.dtype) * robot.STEP_SECONDS
-        body = point.Body(*state.pose, *state.velocity)
+    def _move(self, state: State, action: Float[Array, "2"]) -> tuple[Body, point.Generalized]:
+        """Where the action leads, and the acceleration that the sensors then report."""
+        task, layout = self.task, state.layout
         # Buttons stand at least .4 apart: the nearest one cannot change within a step of contact.
-        near = self._nearest_buttons(body, layout) if self.task.buttons else None
+        buttons = self._nearest_buttons(state.body, layout) if task.buttons else ()
+        boxes = gremlins.boxes(layout)
+        around = Surroundings(
+            drive=action[0],
+            turn=action[1],
+            seconds=self._seconds(state),
+            buttons=tuple((place[0], place[1]) for place in buttons),
+            gremlins=tuple(gremlins.Box(*(x[each] for x in boxes)) for each in range(task.gremlins)),
+            gremlin_travel=state.parameters.gremlin_travel,
+        )
+        return move(task, state.body, around)
 
-        def net_force(body: point.Body, time: Float[Array, ""]) -> point.Generalized:
-            extra = None
-            if self.task.gremlins:
-                extra = gremlins.resistance(self.task, body, layout, state.parameters.gremlin_travel, time)
-            force = point.smooth_force(body, drive, turn, extra)
-            if near is not None:
-                (sphere_x, sphere_y), (arrow_x, arrow_y) = near
-                contacts = [
-                    point.touch_sphere(body, sphere_x, sphere_y, self.task.button_size),
-                    point.touch_arrow(body, arrow_x, arrow_y, self.task.button_size),
-                ]
-                push = point.contact_force(body, force, contacts)
-                force = point.Generalized(*(a + b for a, b in zip(force, push)))
-            return force
-
-        def substep(number: Int[Array, ""], body: point.Body) -> point.Body:
-            return point.integrate(body, net_force(body, start + number * robot.TIMESTEP))
-
-        # On an accelerator each turn of a loop is a launch; contacts, and a CPU, gain nothing and compile for longer.
-        unroll = 1 if jax.default_backend() == "cpu" or self.task.buttons else 5
-        body = jax.lax.fori_loop(0, robot.SUBSTEPS, substep, body, unroll=unroll)
-        return body, point.solve_mass(body, net_force(body, start + robot.STEP_SECONDS))
-
-    def _nearest_buttons(self, body: point.Body, layout: Layout) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
+    def _nearest_buttons(self, body: Body, layout: Layout) -> tuple[Float[Array, "2"], Float[Array, "2"]]:
         """The button nearest to the sphere, and the one nearest to the arrow."""
         ahead_x = body.x + robot.ARROW_OFFSET * jnp.cos(body.heading)
         ahead_y = body.y + robot.ARROW_OFFSET * jnp.sin(body.heading)
         return _nearest(layout.buttons, body.x, body.y), _nearest(layout.buttons, ahead_x, ahead_y)
 
-    def _pressed(self, body: point.Body, layout: Layout) -> Bool[Array, " buttons"]:
+    def _pressed(self, body: Body, layout: Layout) -> Bool[Array, " buttons"]:
         """Which buttons any part of the robot touches."""
         x, y = layout.buttons[:, 0], layout.buttons[:, 1]
         sphere = point.touch_sphere(body, x, y, self.task.button_size).distance < 0
@@ -207,27 +185,25 @@ class PointEnv:
     def _goal_position(self, layout: Layout) -> Float[Array, "2"]:
         return layout.goal if self.task.goal == "goal" else layout.buttons[layout.goal_button]
 
-    def _goal_distance(self, layout: Layout, position: Float[Array, "2"]) -> Float[Array, ""]:
-        return jnp.linalg.norm(self._goal_position(layout) - position)
+    def _goal_distance(self, layout: Layout, body: Body) -> Float[Array, ""]:
+        return _distance(self._goal_position(layout), body)
 
     def _charged(self, state: State, pressed: Bool[Array, " buttons"]) -> dict[str, Bool[Array, ""]]:
         """In a hazard, on a wrong button while buttons are live, against a gremlin."""
         task, layout = self.task, state.layout
         sources = {}
         if task.hazards:
-            apart = jnp.linalg.norm(layout.hazards - state.pose[:2], axis=1)
-            sources["hazards"] = jnp.any(apart < state.parameters.hazard_size)
+            sources["hazards"] = jnp.any(_distance(layout.hazards, state.body) < state.parameters.hazard_size)
         if task.buttons:
             wrong = pressed & (jnp.arange(task.buttons) != layout.goal_button)
             sources["buttons"] = jnp.any(wrong) & (state.timer == 0)
         if task.gremlins:
-            body = point.Body(*state.pose, *state.velocity)
             travel, seconds = state.parameters.gremlin_travel, self._seconds(state)
-            sources["gremlins"] = jnp.any(gremlins.touching(task, body, layout, travel, seconds))
+            sources["gremlins"] = jnp.any(gremlins.touching(task, state.body, gremlins.boxes(layout), travel, seconds))
         return sources
 
     def _seconds(self, state: State) -> Float[Array, ""]:
-        return state.time.astype(state.pose.dtype) * robot.STEP_SECONDS
+        return state.time.astype(state.body.x.dtype) * robot.STEP_SECONDS
 
     def _next_goal(self, state: State) -> tuple[Layout, Int[Array, ""]]:
         """The layout after a success: the next prepared goal that is clear of the robot, or another button."""
@@ -235,16 +211,16 @@ class PointEnv:
         if task.goal == "button":
             jump = successors.button_jumps[state.cursor]
             return layout._replace(goal_button=(layout.goal_button + jump) % task.buttons), (state.cursor + 1) % QUEUE
-        apart = jnp.linalg.norm(successors.goals - state.pose[:2], axis=1)
+        apart = _distance(successors.goals, state.body)
         turn = (jnp.arange(QUEUE, dtype=jnp.int32) - state.cursor) % QUEUE
         wait = jnp.where(apart >= task.goal_keepout + task.robot_keepout, turn, QUEUE)
         chosen = jnp.argmin(wait).astype(jnp.int32)
         return layout._replace(goal=successors.goals[chosen]), (chosen + 1) % QUEUE
 
     def _observe(self, state: State, acceleration: point.Generalized) -> Float[Array, " obs"]:
-        task, layout = self.task, state.layout
-        readings = point.sensors(point.Body(*state.pose, *state.velocity), acceleration)
-        direction = jnp.stack([jnp.cos(state.pose[2]), jnp.sin(state.pose[2])])
+        task, layout, body = self.task, state.layout, state.body
+        readings = point.sensors(body, acceleration)
+        place, direction = (body.x, body.y), (jnp.cos(body.heading), jnp.sin(body.heading))
         points = {
             "buttons": layout.buttons,
             "goal": self._goal_position(layout)[None],
@@ -252,9 +228,15 @@ class PointEnv:
             "hazards": layout.hazards,
         }
         for kind in task.lidars:
-            scan = lidar(points[kind], state.pose[:2], direction, state.parameters.lidar_reach, task.lidar_bins, jnp)
+            scan = lidar(points[kind], place, direction, state.parameters.lidar_reach, task.lidar_bins, jnp)
             readings[f"{kind}_lidar"] = jnp.where(state.timer > 0, 0, scan) if kind == "buttons" else scan
         return jnp.concatenate([readings[name] for name in sorted(readings)])
+
+
+def _distance(points: Float[Array, "*n 2"], body: Body) -> Float[Array, "*n"]:
+    """From the robot. In components: a sum over an axis of two would be a launch of its own on an accelerator."""
+    x, y = points[..., 0] - body.x, points[..., 1] - body.y
+    return jnp.sqrt(x * x + y * y)
 
 
 def _nearest(points: Float[Array, "n 2"], x: Float[Array, ""], y: Float[Array, ""]) -> Float[Array, "2"]:

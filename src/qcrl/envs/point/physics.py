@@ -204,9 +204,7 @@ def contact_force(body: Body, force: Generalized, contacts: list[Contact]) -> Ge
         step_x = (gx - hxy * step_y - hxt * step_t) / hxx
         return Generalized(acceleration.x - step_x, acceleration.y - step_y, acceleration.turn - step_t)
 
-    # One launch instead of five on an accelerator; on a CPU the unrolled loop is slower.
-    unroll = jax.default_backend() != "cpu"
-    solution = jax.lax.fori_loop(0, _NEWTON_ITERATIONS, newton, free, unroll=unroll)
+    solution = jax.lax.fori_loop(0, _NEWTON_ITERATIONS, newton, free)
     fx = fy = ft = jnp.zeros_like(free.x)
     for weight, (jx, jy, jt), reference in rows:
         gap = jx * solution.x + jy * solution.y + jt * solution.turn - reference
