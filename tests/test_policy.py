@@ -27,7 +27,11 @@ def save(path, algorithm, env, change=lambda state: state):
     """An untrained policy in a file, as training writes it."""
     (lane,) = checks.lanes(algorithm, Outage(15.0, 0.1), seeds=1, first_seed=0)
     state = change(algorithm.policy_state(env, algorithm.init(env, jax.random.key(0), lane.constraints)))
-    info = {"algorithm": hyperparameters.to_json(algorithm), "environment": Description.of(env).as_dict()}
+    info = {
+        "algorithm": hyperparameters.to_json(algorithm),
+        "environment": Description.of(env).as_dict(),
+        "forward": algorithm.deployment(env, lane.constraints),
+    }
     checkpoints.write_tree(path, state, {**info, **lane.as_dict()})
     return state
 

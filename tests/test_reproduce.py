@@ -19,8 +19,8 @@ from qcrl.quantiles import grid
 from qcrl.reproduce import FIGURES, claims, main, reproduce, tail, tail_rollouts, two_path
 from qcrl.reproduce.results import collect, thin
 from qcrl.reproduce.scale import scaled
+from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.runs.lane import Lane
-from qcrl.runs.policy import Policy
 from qcrl.sweeps import sweep
 from qcrl.sweeps.grid import cells
 from qcrl.tails import Weibull
@@ -293,7 +293,7 @@ def test_rollouts_start_from_one_state_with_a_future_of_their_own():
     algorithm, env = cell.algorithm, make("TwoPathEnv-v0")
     lane = Lane(0, (Outage(15.0, 0.1),), 0.1)
     start = lambda: algorithm.policy_state(env, algorithm.init(env, jax.random.key(0), lane.constraints))
-    policy = Policy(algorithm, Description.of(env), jax.jit(start)(), {})
+    policy = JaxPolicy(algorithm, Description.of(env), jax.jit(start)(), {})
     distribution, costs = tail_rollouts.roll_out(policy, env, lane, 600)
     assert distribution.quantiles.shape == (25,)
     # The whole cost falls due at the fourth step, and a policy that knows nothing takes both routes.

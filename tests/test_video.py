@@ -16,7 +16,7 @@ from qcrl.envs import make
 from qcrl.envs.base import Description
 from qcrl.errors import UserError
 from qcrl.quantiles import at_level
-from qcrl.runs.policy import Policy
+from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.sampling.play.host import Moment, play_on_host
 from qcrl.show import episode as replay
 from qcrl.show import film as video
@@ -30,7 +30,7 @@ def untrained(kind, id):
     env, algorithm = make(id), kind(hidden_sizes=(8,), lstm_size=0, cost_input="none", cost_scale=10.0)
     described, constraints = Description.of(env), [trained_under(algorithm, Outage(15.0, 0.1))]
     start = lambda key: algorithm.policy_state(described, algorithm.init(described, key, constraints))
-    return Policy(algorithm, described, jax.jit(start)(jax.random.key(0)), {})
+    return JaxPolicy(algorithm, described, jax.jit(start)(jax.random.key(0)), {})
 
 
 @pytest.mark.parametrize("level", [0.02, 0.05, 0.5, 0.9, 0.97, 0.98, 0.99, 0.999])

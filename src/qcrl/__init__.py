@@ -14,15 +14,30 @@ if TYPE_CHECKING:
     from qcrl.evaluation.certify import certify
     from qcrl.evaluation.evaluate import evaluate
     from qcrl.runs.folder import load
+    from qcrl.runs.policy import Policy
     from qcrl.sweeps import sweep
     from qcrl.training.loop import train
 
-__all__ = ["CVaR", "Mean", "Outage", "UserError", "certify", "evaluate", "load", "make", "stats", "sweep", "train"]
+__all__ = [
+    "CVaR",
+    "Mean",
+    "Outage",
+    "Policy",
+    "UserError",
+    "certify",
+    "evaluate",
+    "load",
+    "make",
+    "stats",
+    "sweep",
+    "train",
+]
 
 _HOMES = {
     "CVaR": "constraints",
     "Mean": "constraints",
     "Outage": "constraints",
+    "Policy": "runs.policy",
     "UserError": "errors",
     "certify": "evaluation.certify",
     "evaluate": "evaluation.evaluate",

@@ -1,6 +1,7 @@
 """The actor-critic of the PPO core: what the network's outputs mean, acting, and estimating costs."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from qcrl.algos.multiplier import Multiplier
 from qcrl.algos.settings import PPOSettings
 from qcrl.constraints import Constraint
 from qcrl.envs.base import Described
-from qcrl.kinds import Tree
+from qcrl.kinds import Json, Tree
 from qcrl.nets import distributions
 from qcrl.nets.network import Inputs, Memory, Network, Normaliser, Params, cast_kernels, only_heads
 from qcrl.sampling.record import State
@@ -111,6 +112,26 @@ class ActorCritic(PPOSettings):
         seen = self.see(env, policy.constraints, inputs)
         outputs, _ = self.network(env).step(policy.params, policy.normaliser, seen, memory)
         return self.unscale(self.read(outputs).cost)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        cost = self.cost_input != "none" or self.budget_input
+        return ("reward",) * (self.lstm_size > 0) + ("cost",) * cost
+
+    def forward(self, env: Described, constraints: Sequence[Constraint]) -> Json | None:
+        network = self.network(env)
+        budget = {
+            "cost": env.costs.index(constraints[0].cost),
+            "scale": self.cost_scale,
+            "range": list(BUDGET_RANGE),
+            "horizon": env.horizon if env.timed else None,
+        }
+        return network.describe() | {
+            "needs": list(self.needs),
+            "choices": [env.action_size] if env.discrete else [],
+            "tanh_mean": self.tanh_mean,
+            "budget": budget if self.budget_input else None,
+        }
 
     def see(self, env: Described, constraints: tuple[Constraint, ...], inputs: Inputs) -> Inputs:
         """What the network sees of what is known: with the budget and the time that are left, where it shall."""

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from qcrl.constraints import REPORTED_PROBABILITY, Constraint, Outage
 from qcrl.envs.base import Described, Environment
 from qcrl.errors import UserError
-from qcrl.kinds import Settings, Tree
+from qcrl.kinds import Json, Settings, Tree
 from qcrl.nets.network import Inputs, Memory
 from qcrl.quantiles import empirical_quantile
 from qcrl.sampling import device
@@ -130,6 +130,22 @@ class Algorithm:
     def critic(self, env: Described, policy: Tree, inputs: Inputs, memory: Memory) -> Tree:
         """What is expected of the cost to go; None where the algorithm has no view of it."""
         return None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What a trained policy must be told of the step before: reward, cost, both or nothing."""
+        return "reward", "cost"
+
+    def forward(self, env: Described, constraints: Sequence[Constraint]) -> Json | None:
+        """How a policy acts, in words that `runs.forward` can follow without JAX; None where only JAX can."""
+        return None
+
+    def deployment(self, env: Described, constraints: Sequence[Constraint]) -> Json | None:
+        """What `forward` says, unless a child acts otherwise than the class that says it."""
+        order = type(self).__mro__
+        home = lambda name: next((i for i, kind in enumerate(order) if name in vars(kind)), len(order))
+        acting = ("sample", "act", "actor", "policy_state", "initial_memory", "see", "squash", "network")
+        return self.forward(env, constraints) if home("forward") <= min(map(home, acting)) else None
 
     def check(self, env: Described) -> None:
         """Raise where this environment cannot be trained on."""

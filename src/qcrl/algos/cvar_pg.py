@@ -22,7 +22,7 @@ from qcrl.algos.algorithm import Algorithm, raw_key
 from qcrl.constraints import Constraint, CVaR
 from qcrl.envs.base import Described
 from qcrl.errors import UserError
-from qcrl.kinds import Tree
+from qcrl.kinds import Json, Tree
 from qcrl.nets import distributions
 from qcrl.nets.network import Inputs, Memory, Network, Normaliser, Params
 from qcrl.sampling.learner import Scalars
@@ -116,6 +116,14 @@ class CVaRPG(Algorithm):
     ) -> tuple[Float[Array, "*batch action"], Memory]:
         head, memory = self.network.step(actor.params, actor.normaliser, inputs, memory)
         return distributions.draw(actor.params, head, noise), memory
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ()
+
+    def forward(self, env: Described, constraints: Sequence[Constraint]) -> Json:
+        choices = [env.action_size] if env.discrete else []
+        return self.network.describe() | {"needs": [], "choices": choices, "tanh_mean": False, "budget": None}
 
     def learn(self, env: Described, state: State, experience: Experience) -> tuple[State, Scalars]:
         """One step of the policy, nu and the multiplier, all from the values of before."""

@@ -19,7 +19,7 @@ from qcrl.algos.algorithm import Algorithm, raw_key
 from qcrl.constraints import Constraint
 from qcrl.envs.base import Described
 from qcrl.errors import UserError
-from qcrl.kinds import Settings, Tree
+from qcrl.kinds import Json, Settings, Tree
 from qcrl.nets import soft
 from qcrl.nets.network import Inputs, Memory
 from qcrl.nets.soft import Layers
@@ -189,6 +189,13 @@ class SAC(Algorithm):
         """The policy's action, or at first a uniformly random one."""
         action, _ = soft.act(actor.policy, inputs.obs, noise)
         return jnp.where(actor.random, 2 * jax.scipy.special.ndtr(noise) - 1, action), memory
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ()
+
+    def forward(self, env: Described, constraints: Sequence[Constraint]) -> Json:
+        return {"kind": "soft", "needs": [], "layers": 1 + len(self.hidden_sizes)}
 
     def learn(self, env: Described, state: State, experience: Experience) -> tuple[State, Scalars]:
         """The block's steps are stored, and its gradient steps taken, on batches all drawn before the first."""

@@ -16,6 +16,7 @@ COMMANDS = {
     "train": "train policies under an outage constraint",
     "evaluate": "measure outage, costs and return of trained policies",
     "certify": "certify the outage of a trained policy, or verify a certificate",
+    "export": "write a trained policy as ONNX, or as a file that needs no JAX",
     "plot": "draw learning curves, the multiplier, or the distribution of costs",
     "render": "film an episode of a trained policy",
     "report": "make one page of curves, costs, certificates and replays",

@@ -1,20 +1,22 @@
 """The environment seam: batch-free pure functions over pytrees. Callers vmap; auto-reset lives in sampling."""
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from __future__ import annotations
 
-import jax
-from jaxtyping import Array, Bool, Float
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from qcrl.envs.host.spaces import Actions
 from qcrl.kinds import Json, Tree
 
+if TYPE_CHECKING:  # a policy can be run where there is no JAX
+    import jax
+    from jaxtyping import Array, Bool, Float
+
+    Scalar = Float[Array, ""]
+    Flag = Bool[Array, ""]
+
 ONE_COST = ("cost",)
 """The names of an environment's costs where it has one, the usual case."""
-
-
-Scalar = Float[Array, ""]
-Flag = Bool[Array, ""]
 
 
 class Step(NamedTuple):
@@ -97,7 +99,7 @@ class Description:
     """Where the cost of an environment that runs in Python comes from."""
 
     @classmethod
-    def of(cls, env: Described) -> "Description":
+    def of(cls, env: Described) -> Description:
         return cls(
             env.id,
             env.observation_size,
@@ -112,7 +114,7 @@ class Description:
         )
 
     @classmethod
-    def from_dict(cls, description: Json) -> "Description":
+    def from_dict(cls, description: Json) -> Description:
         actions = description.get("actions")
         read = {"costs": tuple(description.get("costs", ONE_COST))}
         return cls(**description | read | {"actions": None if actions is None else Actions.from_dict(actions)})

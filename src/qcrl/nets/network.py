@@ -4,6 +4,7 @@
 learning. Both give the same numbers.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from qcrl.kinds import Tree
+from qcrl.kinds import Json, Tree
 from qcrl.nets import lstm
 from qcrl.nets.lstm import matmul
 
@@ -160,6 +161,19 @@ class Network:
         """Nothing remembered yet; nothing at all where there is no LSTM and no late cost."""
         blank = lambda size: jnp.zeros((*batch, size)) if size else ()
         return Memory(blank(self.lstm_size), blank(self.lstm_size), blank(self.costs * self.late_cost))
+
+    def describe(self) -> Json:
+        """Its shape, for those who run it without JAX."""
+        return {
+            "kind": "network",
+            "layers": len(self.hidden_sizes),
+            "lstm_size": self.lstm_size,
+            "skip": self.skip,
+            "cost_input": self.cost_input,
+            "clip": self.observation_clip if math.isfinite(self.observation_clip) else None,
+            "late_cost": self.late_cost,
+            "costs": self.costs,
+        }
 
     def observed(self, inputs: Inputs) -> Float[Array, "*batch input"]:
         """The MLP's input before normalisation, from what it sees."""

@@ -19,8 +19,8 @@ from qcrl.nets.network import Inputs
 from qcrl.quantiles import grid
 from qcrl.reproduce.results import write_rows
 from qcrl.runs.folder import load
+from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.runs.lane import Lane
-from qcrl.runs.policy import Policy
 from qcrl.sampling.play.device import play_on_device
 
 ROLLOUTS = 10_000
@@ -78,7 +78,7 @@ class FromStart:
 
 
 def roll_out(
-    policy: Policy, env: Environment, lane: Lane, rollouts: int
+    policy: JaxPolicy, env: Environment, lane: Lane, rollouts: int
 ) -> tuple[CostDistribution, dict[str, Float[np.ndarray, " rollouts"]]]:
     """The critic's distribution at the lane's start state, and costs of rollouts from it, discounted and not."""
     # No other episode starts with this key: those of trainings and evaluations come from other words.

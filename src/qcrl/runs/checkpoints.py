@@ -2,25 +2,21 @@
 
 import json
 import os
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Tree
+from qcrl.runs.files import Torn, checksum, read_arrays, read_info
 
+__all__ = ["Torn", "load_checkpoint", "read_info", "read_tree", "save_checkpoint", "write_file", "write_tree"]
 KEPT = 2
 """Checkpoints that stay; older ones are deleted."""
-
-
-class Torn(Exception):
-    """A file that was not written completely, or was changed since."""
 
 
 def sync(path: Path) -> None:
@@ -55,20 +51,13 @@ def write_tree(path: Path, tree: Tree, info: Json) -> None:
     leaves = jax.tree_util.tree_flatten_with_path(to_numpy(tree))[0]
     # In C order: safetensors writes others wrongly. Not copied where they are: a replay may be most of the memory.
     tensors = {_name(place): np.asarray(leaf, order="C") for place, leaf in leaves}
-    metadata = {"info": info, "checksum": _checksum(info, tensors)}
+    metadata = {"info": info, "checksum": checksum(info, tensors)}
     write_file(path, save(tensors, {"qcrl": json.dumps(metadata)}))
-
-
-def read_info(path: Path) -> Json:
-    """What was saved beside the arrays."""
-    return _read(path, arrays=False)[0]["info"]
 
 
 def read_tree(path: Path, like: Tree) -> Tree:
     """The tree saved in `path`, in the structure of `like` (arrays or their shapes)."""
-    metadata, tensors = _read(path, arrays=True)
-    if metadata["checksum"] != _checksum(metadata["info"], tensors):
-        raise Torn(f"{path} does not match its checksum")
+    _, tensors = read_arrays(path)
 
     def restore(place: Any, leaf: Any) -> Tree:
         tensor = tensors.get(_name(place))
@@ -105,15 +94,6 @@ def load_checkpoint(
     return None
 
 
-def _read(path: Path, arrays: bool) -> tuple[Json, dict[str, np.ndarray]]:
-    try:
-        with safe_open(path, framework="numpy") as file:
-            names = file.keys() if arrays else ()
-            return json.loads(file.metadata()["qcrl"]), {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        raise Torn(f"{path} is not a complete file of qcrl: {error}") from error
-
-
 def _newest_first(folder: Path) -> list[Path]:
     return sorted(folder.glob("[0-9]*.safetensors"), reverse=True)
 
@@ -124,10 +104,3 @@ def _name(place: Any) -> str:
 
 def _is_key(leaf: Any) -> bool:
     return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _checksum(info: Json, tensors: dict[str, np.ndarray]) -> str:
-    total = zlib.crc32(json.dumps(info, sort_keys=True).encode())
-    for name in sorted(tensors):
-        total = zlib.crc32(tensors[name].reshape(-1).view(np.uint8).data, zlib.crc32(name.encode(), total))
-    return f"{total:08x}"

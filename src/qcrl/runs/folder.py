@@ -15,6 +15,7 @@ from qcrl.runs import checkpoints
 from qcrl.runs.lane import Lane, from_dict, from_earlier_version
 
 if TYPE_CHECKING:
+    from qcrl.runs.jax_policy import JaxPolicy
     from qcrl.runs.policy import Policy
 
 FORMAT = 2
@@ -83,20 +84,32 @@ class Run:
         return next(lane for lane in self.lanes if chosen.items() <= lane.columns.items())
 
     def policy(
-        self, seed: Pick = None, probability: Pick = None, limit: Pick = None, learning_rate: Pick = None
+        self,
+        seed: Pick = None,
+        probability: Pick = None,
+        limit: Pick = None,
+        learning_rate: Pick = None,
+        backend: str = "jax",
     ) -> "Policy":
-        """The trained policy of one lane, NumPy in and NumPy out."""
-        return self.policy_of(self.lane(seed, probability, limit, learning_rate))
+        """The trained policy of one lane, NumPy in and NumPy out; backend is jax, or numpy for quick single calls."""
+        from qcrl.runs.policy import Policy  # not above: to read tables, no policy is needed
 
-    def policy_of(self, lane: Lane) -> "Policy":
+        lane = self.lane(seed, probability, limit, learning_rate)
+        if backend == "jax":
+            return self.policy_of(lane)
+        check_format(self.path, self.config)
+        return Policy.load(self.policy_file(lane), backend)
+
+    def policy_of(self, lane: Lane) -> "JaxPolicy":
+        """The trained policy of a lane, with its algorithm."""
         return self.policy_in(self.policy_file(lane), lane)
 
-    def policy_in(self, path: Path, lane: Lane) -> "Policy":
+    def policy_in(self, path: Path, lane: Lane) -> "JaxPolicy":
         """The policy in a file of this run, which must be one of this lane."""
-        from qcrl.runs.policy import Policy  # not above: to read tables, no algorithm is needed
+        from qcrl.runs.jax_policy import load  # not above: to read tables, no algorithm is needed
 
         check_format(self.path, self.config)
-        policy = Policy.load(path)
+        policy = load(path)
         policy.require_home(self.config, lane)
         return policy
 

@@ -1,129 +1,161 @@
-"""A trained policy for use anywhere: NumPy in, NumPy out, loaded from one safetensors file."""
+"""A trained policy for use anywhere: NumPy in, NumPy out, loaded from one safetensors file, with JAX or without."""
 
-from functools import partial
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from qcrl.algos import hyperparameters
-from qcrl.algos.algorithm import Algorithm
-from qcrl.constraints import Constraint
 from qcrl.envs.base import Description
-from qcrl.errors import UserError
+from qcrl.errors import UserError, check_name
 from qcrl.kinds import Json, Tree
-from qcrl.nets.network import Inputs, Memory
-from qcrl.runs import checkpoints, lane
+from qcrl.runs.forward import Known
+
+Pick = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Makes one array of an old and a new one."""
+Number = Any
+"""One number, or an array with one for each row of a batch."""
+BACKENDS = ("jax", "numpy")
+"""Each has a module of its own beside this one, which need not be importable everywhere."""
 
 
 class Carry(NamedTuple):
-    """What a policy keeps from step to step."""
+    """What a policy keeps from step to step. For a batch of observations all of it has a leading axis."""
 
-    memory: Memory
-    action: Float[np.ndarray, " action"]
+    memory: Tree
+    action: np.ndarray
     """Its last action, before that is mapped to what the environment takes."""
-    spent: Float[np.ndarray, " cost"]
+    spent: np.ndarray
     """What the episode has cost, up to the last step that was told of."""
-    time: float
+    time: Number
     """Steps of the episode so far."""
 
 
 class Policy:
     """One seed's policy. Call it with an observation and the carry, and with what the last step brought."""
 
-    def __init__(self, algorithm: Algorithm, env: Description, state: Tree, info: Json) -> None:
-        self.algorithm = algorithm
+    backend: str
+
+    def __init__(self, env: Description, info: Json, needs: tuple[str, ...]) -> None:
         self.env = env
-        self.state = state
         self.info = info
         """Where it comes from: algorithm, environment, seed, probability, limit, iteration, env_steps, alive."""
+        self.needs = needs
+        """What it must be told of the step before: reward, cost, both or nothing."""
         self._entropy = np.random.default_rng()
-        self._act = jax.jit(partial(_act, algorithm, env), static_argnames="deterministic")
+        self._shape = (env.observation_size,)
 
-    @classmethod
-    def load(cls, path: str | Path) -> "Policy":
-        """The policy in this file. Nothing in the file is executed."""
+    @staticmethod
+    def load(path: str | Path, backend: str | None = None) -> Policy:
+        """The policy in this file. Nothing in the file is executed.
+
+        backend: jax or numpy; without it jax where that is installed. Both act alike.
+        """
         path = Path(path)
+        backend = backend or ("jax" if find_spec("jax") else "numpy")
+        check_name("backend", backend, BACKENDS)
         if not path.is_file():
             raise UserError(f"there is no policy file {path}; the policies of a run are in its policies folder")
-        try:
-            info = checkpoints.read_info(path)
-            algorithm = hyperparameters.from_json(info["algorithm"])
-            env = Description.from_dict(info["environment"])
-            state = checkpoints.read_tree(path, like=_shapes(algorithm, env, lane.from_dict(info).constraints))
-        except (checkpoints.Torn, KeyError, TypeError, UserError) as error:
-            raise UserError(f"{path} is not a policy of this version of qcrl ({error}); train it again") from error
-        return cls(algorithm, env, jax.tree.map(jnp.asarray, state), info | {"name": path.stem})
+        return import_module(f"qcrl.runs.{backend}_policy").load(path)
 
-    def require_home(self, config: Json, own: lane.Lane) -> None:
-        """Raise where it was not trained in this lane of the run that `config` describes."""
-        found = {"lane": lane.from_dict(self.info), "environment": self.env, "algorithm": self.algorithm}
-        asked = {"lane": own, "environment": Description.from_dict(config["environment"])}
-        if "algorithm" in config:
-            asked["algorithm"] = hyperparameters.from_json(config["algorithm"])
-        for name, value in asked.items():
-            if found[name] != value:
-                raise UserError(
-                    f"the policy file {self.info['name']} was copied in from elsewhere: its {name} is not that of this "
-                    "run; put back the run's own, or train it again"
-                )
+    def initial(self, batch: int | None = None) -> Carry:
+        """The carry at the start of an episode, or of a batch of episodes."""
+        sizes = () if batch is None else (batch,)
+        zeros = lambda size: np.zeros((*sizes, size), np.float32)
+        time = 0.0 if batch is None else np.zeros(batch, np.float32)
+        return Carry(self._blank(*sizes), zeros(self.env.action_size), zeros(len(self.env.costs)), time)
 
-    def initial(self) -> Carry:
-        """The carry at the start of an episode."""
-        memory = jax.tree.map(np.asarray, self.algorithm.initial_memory(self.env))
-        return Carry(memory, np.zeros(self.env.action_size, np.float32), np.zeros(len(self.env.costs), np.float32), 0.0)
+    def restart(self, carry: Carry, ended: np.ndarray) -> Carry:
+        """The carry of a batch in which these episodes have ended and the next ones begin."""
+        ended, blank = np.asarray(ended, bool), self.initial(len(ended))
+
+        def pick(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+            return np.where(ended.reshape(-1, *(1,) * (np.ndim(old) - 1)), new, old)
+
+        return Carry(self._mix(pick, carry.memory, blank.memory), *map(pick, carry[1:], blank[1:]))
 
     def __call__(
         self,
-        obs: Float[np.ndarray, " obs"],
+        obs: np.ndarray,
         carry: Carry,
-        reward: float = 0.0,
-        cost: float = 0.0,
+        reward: Number | None = None,
+        cost: Number | None = None,
         rng: np.random.Generator | int | None = None,
         deterministic: bool = False,
-    ) -> tuple[Float[np.ndarray, " action"], Carry]:
-        """Action and next carry. `reward` and `cost` are those of the step before, 0 at the start of an episode.
+    ) -> tuple[np.ndarray, Carry]:
+        """Action and next carry, of one observation or of a batch.
 
+        `reward` and `cost` are those of the step before. A policy that looks at them must be told; `needs` says so. At
+        the start of an episode there are none.
         Actions are drawn with `rng`, a generator or a seed; without one they differ from call to call.
         """
-        obs = np.asarray(obs, np.float32)
-        if obs.shape != (self.env.observation_size,):
-            raise UserError(
-                f"the observation has shape {obs.shape}, but this policy was trained on "
-                f"{self.env.id} with shape ({self.env.observation_size},); pass one observation at a time"
-            )
-        seed = np.random.default_rng(self._entropy if rng is None else rng).integers(2**32, dtype=np.uint32)
-        inputs = self.inputs(obs, carry, reward, cost)
-        drawn, memory = self._act(self.state, inputs, carry.memory, seed, deterministic)
-        action = np.asarray(drawn)
-        after = Carry(jax.tree.map(np.asarray, memory), action, np.asarray(inputs.spent), carry.time + 1)
+        known = self.known(obs, carry, reward, cost)
+        generator = self._entropy if rng is None else np.random.default_rng(rng)
+        action, memory = self._act(known, carry.memory, generator, deterministic)
+        after = Carry(memory, action, known.spent, carry.time + 1)
         return action if self.env.actions is None else self.env.actions.to_env(action), after
 
-    def inputs(self, obs: np.ndarray, carry: Carry, reward: float = 0.0, cost: float = 0.0) -> Inputs:
-        """What is known before a step."""
-        last = np.broadcast_to(np.asarray(cost, np.float32), carry.spent.shape)
-        time = np.float32(carry.time)
-        return Inputs(obs, carry.action, np.float32(reward), last, carry.spent + last, time)  # type: ignore[arg-type]
+    def known(self, obs: np.ndarray, carry: Carry, reward: Number | None = None, cost: Number | None = None) -> Known:
+        """What is known before a step, checked."""
+        obs = np.asarray(obs, np.float32)
+        batch = carry.spent.shape[:-1]
+        if obs.shape != batch + self._shape:
+            raise UserError(
+                f"the observation has shape {obs.shape}, but this policy was trained on {self.env.id} with shape "
+                f"{self._shape}; pass one observation, or a batch of them and the carry of initial(batch=...)"
+            )
+        if not _finite(obs):
+            raise UserError("the observation is not finite; the policy cannot act on it, so decide what to do instead")
+        begun = bool((carry.time > 0).any()) if batch else carry.time > 0
+        if begun:
+            for name in self.needs:
+                if (reward if name == "reward" else cost) is None:
+                    raise UserError(
+                        f"the {name} of the step before was not given, but this policy looks at it; "
+                        f"call it with {name}=..."
+                    )
+        last_cost = np.zeros_like(carry.spent)
+        last_reward: Number = 0.0
+        if begun and reward is not None:
+            last_reward = np.asarray(reward, np.float32) if batch else float(reward)
+        if begun and cost is not None:
+            last_cost[...] = np.asarray(cost)[..., None] if batch and np.ndim(cost) == len(batch) else cost
+        if batch:
+            first = carry.time == 0
+            last_reward = np.where(first, np.float32(0.0), last_reward)
+            last_cost[first] = 0.0
+        if not (_finite(last_reward) and _finite(last_cost)):
+            raise UserError("the reward or the cost of the step before is not finite; give the numbers of that step")
+        return Known(obs, carry.action, last_reward, last_cost, carry.spent + last_cost, carry.time)
+
+    def _blank(self, *batch: int) -> Tree:
+        """What is remembered before an episode."""
+        raise NotImplementedError
+
+    def _mix(self, pick: Pick, old: Tree, new: Tree) -> Tree:
+        """Two memories, made one array by array."""
+        raise NotImplementedError
+
+    def _act(
+        self, known: Known, memory: Tree, rng: np.random.Generator, deterministic: bool
+    ) -> tuple[np.ndarray, Tree]:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        about = self.info
+        who = about.get("algorithm", {}).get("label", "Policy")
+        lane = "".join(f", {name} {about[name]:g}" for name in ("seed", "limit", "probability") if name in about)
+        steps = f", trained for {about['env_steps']:,} steps" if "env_steps" in about else ""
+        return f"<{who} policy for {self.env.id}{lane}{steps}, backend {self.backend}>"
 
 
-def _act(
-    algorithm: Algorithm,
-    env: Description,
-    state: Tree,
-    inputs: Inputs,
-    memory: Memory,
-    seed: Array,
-    deterministic: bool,
-) -> tuple[Array, Memory]:
-    return algorithm.act(env, state, inputs, memory, jax.random.key(seed), deterministic)
-
-
-def _shapes(algorithm: Algorithm, env: Description, constraints: tuple[Constraint, ...]) -> Tree:
-    """Shapes and types of a policy's arrays, without computing any."""
-    return jax.eval_shape(
-        lambda seed: algorithm.policy_state(env, algorithm.init(env, jax.random.key(seed), constraints)),
-        jax.ShapeDtypeStruct((), jnp.uint32),
-    )
+def _finite(x: Number) -> bool:
+    """Whether all numbers are finite; of a single row that is mostly told by its length, which is quicker."""
+    if isinstance(x, float):
+        return math.isfinite(x)
+    return (x.ndim == 1 and math.isfinite(x.dot(x))) or bool(np.isfinite(x).all())

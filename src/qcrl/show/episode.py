@@ -15,7 +15,7 @@ from qcrl.envs.host.environment import HostEnv, open_host
 from qcrl.envs.point.pictures import Scene, TwoPathScene
 from qcrl.errors import UserError
 from qcrl.quantiles import grid
-from qcrl.runs.policy import Policy
+from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.sampling.play.host import Moment, play_on_host
 from qcrl.tails import rate
 
@@ -40,7 +40,9 @@ class Episode(NamedTuple):
     """What the estimate is about, where that is not the constraint itself."""
 
 
-def record(policy: Policy, limit: float, number: int = 0, engine: str = "jax", deterministic: bool = False) -> Episode:
+def record(
+    policy: JaxPolicy, limit: float, number: int = 0, engine: str = "jax", deterministic: bool = False
+) -> Episode:
     """One episode; the same number gives the same episode."""
     scenes: list[Scene | TwoPathScene] = []
     rewards, costs, outage = [], [], []
@@ -63,7 +65,7 @@ def record(policy: Policy, limit: float, number: int = 0, engine: str = "jax", d
 
 
 def choose(
-    policy: Policy,
+    policy: JaxPolicy,
     which: Sequence[str],
     episodes: int,
     engine: str = "jax",
@@ -91,7 +93,7 @@ def choose(
     return [found[name] for name in which]
 
 
-def _environment(policy: Policy, engine: str, scenes: list[Scene | TwoPathScene] | None = None) -> HostEnv:
+def _environment(policy: JaxPolicy, engine: str, scenes: list[Scene | TwoPathScene] | None = None) -> HostEnv:
     """The policy's task on either engine, stepped in Python; what it looks like goes to `scenes`."""
     from qcrl.envs.adapters.gym import GymEnv
 
@@ -101,7 +103,7 @@ def _environment(policy: Policy, engine: str, scenes: list[Scene | TwoPathScene]
     return open_host(lambda: GymEnv(env_id, engine, watch=None if scenes is None else scenes.append))
 
 
-def outage_estimator(policy: Policy, limit: float) -> Callable[[Moment, float], float] | None:
+def outage_estimator(policy: JaxPolicy, limit: float) -> Callable[[Moment, float], float] | None:
     """A function of the moment and of the cost so far; None where the critic knows no distribution.
 
     Outage-PPO's critic is asked for just that. QCPO's gives Pr(discounted cost to go > limit - cost so far). Such a sum

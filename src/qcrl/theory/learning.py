@@ -13,7 +13,7 @@ from qcrl.errors import UserError
 from qcrl.kinds import Settings
 from qcrl.nets.network import Inputs
 from qcrl.runs.folder import Run
-from qcrl.runs.policy import Policy
+from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.theory.cmdp import CMDP, softmax
 from qcrl.theory.examples import MACHINE_LIMIT
 from qcrl.theory.tabular_env import TabularEnv, machine_env
@@ -95,7 +95,7 @@ def train_on_machine(out: Path, seeds: Sequence[int], iterations: int = 100, **c
     return qcrl.train("qcpo", machine_env(), constraint, steps, seeds, "fast", out, progress=False, **settings)
 
 
-def tabulate(policy: Policy, cmdp: CMDP, draws: int, rng: np.random.Generator) -> Float[np.ndarray, "S A"]:
+def tabulate(policy: JaxPolicy, cmdp: CMDP, draws: int, rng: np.random.Generator) -> Float[np.ndarray, "S A"]:
     """A learned policy as a table: how often it picks each action in each state."""
     table = np.zeros(cmdp.cost.shape)
     for state, obs in enumerate(np.eye(cmdp.states)):
@@ -123,7 +123,7 @@ def train_with_budget(
 
 
 def tabulate_budget(
-    policy: Policy, cmdp: CMDP, horizon: int, limit: int
+    policy: JaxPolicy, cmdp: CMDP, horizon: int, limit: int
 ) -> Float[np.ndarray, "time spent state action"]:
     """The chances of actions of a policy that sees the budget, read off its network: nothing is drawn."""
     algorithm, env, actor = policy.algorithm, policy.env, policy.state

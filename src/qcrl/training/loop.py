@@ -265,6 +265,7 @@ class Group:
                 "alive": bool(own.alive),
                 "algorithm": self.config["algorithm"],
                 "environment": self.config["environment"],
+                "forward": self.algorithm.deployment(self.env, lane.constraints),
             }
             checkpoints.write_tree(policies / f"{lane}.safetensors", self.algorithm.policy_state(self.env, own), info)
         checkpoints.save_checkpoint(self.folder / "checkpoints", iteration, state, {"sizes": sizes})

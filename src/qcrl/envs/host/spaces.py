@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -31,11 +33,21 @@ class Actions:
         """
         if self.discrete:
             return self.start + np.argmax(actions, axis=-1)
+        low, high, free, bottom, span, dtype = self.map
+        mapped = bottom + (np.minimum(np.maximum(actions, -1.0), 1.0) + 1.0) / 2.0 * span
+        if free is not None:
+            mapped = np.where(free, actions, mapped)
+        chosen = np.minimum(np.maximum(mapped, low), high).astype(dtype)
+        return chosen if len(self.shape) == 1 else chosen.reshape(*actions.shape[:-1], *self.shape)
+
+    @cached_property
+    def map(self) -> tuple[Any, ...]:
+        """Bounds, which numbers lack one if any do, where [-1, 1] is mapped to, and the type of actions."""
         low, high = _limits(self.low, -np.inf), _limits(self.high, np.inf)
         both = np.isfinite(low) & np.isfinite(high)
-        bottom, span = np.where(both, low, 0.0), np.where(both, high, 0.0) - np.where(both, low, 0.0)
-        mapped = np.where(both, bottom + (np.clip(actions, -1.0, 1.0) + 1.0) / 2.0 * span, actions)
-        return np.clip(mapped, low, high).astype(self.dtype).reshape(*actions.shape[:-1], *self.shape)
+        bottom = np.where(both, low, 0.0)
+        span = np.where(both, high, 0.0) - bottom
+        return low, high, None if both.all() else ~both, bottom, span, np.dtype(self.dtype)
 
     def as_dict(self) -> Json:
         """As JSON would give it back."""

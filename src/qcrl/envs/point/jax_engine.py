@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from qcrl.envs.base import ONE_COST, Scalar, Step
+from qcrl.envs.base import ONE_COST, Step
 from qcrl.envs.point import gremlins, robot
 from qcrl.envs.point import physics as point
 from qcrl.envs.point.layout import Layout
@@ -18,6 +18,8 @@ from qcrl.envs.point.physics import Body
 from qcrl.envs.point.pictures import Scene
 from qcrl.envs.point.placement import QUEUE, Successors, sample_layout
 from qcrl.envs.point.tasks import Task
+
+Scalar = Float[Array, ""]
 
 
 class Parameters(NamedTuple):

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from qcrl.envs.base import Environment, Flag, Scalar
+from qcrl.envs.base import Environment
 from qcrl.errors import UserError
 from qcrl.kinds import Tree
 from qcrl.nets.network import Inputs, Memory
@@ -28,8 +28,8 @@ class Episode(NamedTuple):
     env_state: Tree
     inputs: Inputs
     memory: Memory
-    running: Flag
-    total_reward: Scalar
+    running: Bool[Array, ""]
+    total_reward: Float[Array, ""]
     total_cost: Float[Array, " cost"]
     discounted: Float[Array, " cost"]
     finite: Flag

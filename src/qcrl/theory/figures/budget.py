@@ -74,7 +74,7 @@ def learn(out: Path, task: Task, asked: float) -> np.ndarray:
     run = train_with_budget(out, task, asked, BUDGET_SEEDS)
     found = []
     for seed in BUDGET_SEEDS:
-        earned, outage = evaluate_policy(*task, tabulate_budget(run.policy(seed=seed), *task))
+        earned, outage = evaluate_policy(*task, tabulate_budget(run.policy_of(run.lane(seed)), *task))
         found.append((outage, earned, earned / solve_budget(*task, outage).expected_return))
     return np.array(found)
 
@@ -82,7 +82,7 @@ def learn(out: Path, task: Task, asked: float) -> np.ndarray:
 def draw_qcpo(axis: Axes, out: Path) -> None:
     """What QCPO learns where it sees the state alone."""
     run, cmdp = train_on_machine(out, FRESH_SEEDS), machine()
-    tables = [tabulate(run.policy(seed=seed), cmdp, 1000, np.random.default_rng(seed)) for seed in FRESH_SEEDS]
+    tables = [tabulate(run.policy_of(run.lane(seed)), cmdp, 1000, np.random.default_rng(seed)) for seed in FRESH_SEEDS]
     found = [evaluate_stationary(cmdp, table, MACHINE_HORIZON, MACHINE_LIMIT) for table in tables]
     outages, returns = [each.outage for each in found], [each.expected_return for each in found]
     axis.plot(outages, returns, "s", color=PURPLE, alpha=0.5, label="QCPO, state alone, 0.1 asked for")

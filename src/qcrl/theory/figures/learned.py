@@ -28,7 +28,7 @@ def draw_learned() -> tuple[Figure, str]:
         with (run.path / "metrics.csv").open() as file:
             metrics = list(csv.DictReader(file))
         for seed in FRESH_SEEDS:
-            policy = tabulate(run.policy(seed=seed), task[0], 1000, np.random.default_rng(seed))
+            policy = tabulate(run.policy_of(run.lane(seed)), task[0], 1000, np.random.default_rng(seed))
             found = evaluate_stationary(task[0], policy, *task[1:])
             label = f"QCPO, {len(FRESH_SEEDS)} seeds" if seed == FRESH_SEEDS[0] else None
             left.plot(found.outage, found.expected_return, "o", color=BLUE, alpha=0.5, label=label)

@@ -1,0 +1,44 @@
+"""Files of arrays as they are read: whole, unchanged, and without JAX."""
+
+import json
+import zlib
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from qcrl.kinds import Json
+
+
+class Torn(Exception):
+    """A file that was not written completely, or was changed since."""
+
+
+def read_info(path: Path) -> Json:
+    """What was saved beside the arrays."""
+    return _read(path, arrays=False)[0]["info"]
+
+
+def read_arrays(path: Path) -> tuple[Json, dict[str, np.ndarray]]:
+    """What was saved beside the arrays, and the arrays by name."""
+    metadata, tensors = _read(path, arrays=True)
+    if metadata["checksum"] != checksum(metadata["info"], tensors):
+        raise Torn(f"{path} does not match its checksum")
+    return metadata["info"], tensors
+
+
+def checksum(info: Json, tensors: dict[str, np.ndarray]) -> str:
+    """Of all that a file holds."""
+    total = zlib.crc32(json.dumps(info, sort_keys=True).encode())
+    for name in sorted(tensors):
+        total = zlib.crc32(tensors[name].reshape(-1).view(np.uint8).data, zlib.crc32(name.encode(), total))
+    return f"{total:08x}"
+
+
+def _read(path: Path, arrays: bool) -> tuple[Json, dict[str, np.ndarray]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = file.keys() if arrays else ()
+            return json.loads(file.metadata()["qcrl"]), {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise Torn(f"{path} is not a complete file of qcrl: {error}") from error

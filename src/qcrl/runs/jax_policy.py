@@ -1,0 +1,100 @@
+"""A trained policy that runs in JAX, with the algorithm that it was trained by at hand."""
+
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from qcrl.algos import hyperparameters
+from qcrl.algos.algorithm import Algorithm
+from qcrl.constraints import Constraint
+from qcrl.envs.base import Description
+from qcrl.errors import UserError
+from qcrl.kinds import Json, Tree
+from qcrl.nets.network import Inputs, Memory
+from qcrl.runs import checkpoints, lane
+from qcrl.runs.forward import Known
+from qcrl.runs.policy import Carry, Number, Pick, Policy
+
+
+class JaxPolicy(Policy):
+    """One seed's policy: what acts, on which kind of environment, and with which arrays."""
+
+    backend = "jax"
+
+    def __init__(self, algorithm: Algorithm, env: Description, state: Tree, info: Json) -> None:
+        super().__init__(env, info, algorithm.needs)
+        self.algorithm = algorithm
+        self.state = state
+        self._jitted = jax.jit(partial(_act, algorithm, env), static_argnames="deterministic")
+
+    def require_home(self, config: Json, own: lane.Lane) -> None:
+        """Raise where it was not trained in this lane of the run that `config` describes."""
+        found = {"lane": lane.from_dict(self.info), "environment": self.env, "algorithm": self.algorithm}
+        asked = {"lane": own, "environment": Description.from_dict(config["environment"])}
+        if "algorithm" in config:
+            asked["algorithm"] = hyperparameters.from_json(config["algorithm"])
+        for name, value in asked.items():
+            if found[name] != value:
+                raise UserError(
+                    f"the policy file {self.info['name']} was copied in from elsewhere: its {name} is not that of this "
+                    "run; put back the run's own, or train it again"
+                )
+
+    def inputs(self, obs: np.ndarray, carry: Carry, reward: Number | None = 0.0, cost: Number | None = 0.0) -> Inputs:
+        """What is known before a step, as networks have it."""
+        return _inputs(self.known(obs, carry, reward, cost))
+
+    def _blank(self, *batch: int) -> Memory:
+        start = self.algorithm.initial_memory(self.env)
+        return jax.tree.map(lambda x: np.broadcast_to(np.asarray(x), (*batch, *jnp.shape(x))), start)
+
+    def _mix(self, pick: Pick, old: Memory, new: Memory) -> Memory:
+        return jax.tree.map(pick, old, new)
+
+    def _act(
+        self, known: Known, memory: Memory, rng: np.random.Generator, deterministic: bool
+    ) -> tuple[np.ndarray, Memory]:
+        seed = rng.integers(2**32, dtype=np.uint32)
+        action, after = self._jitted(self.state, _inputs(known), memory, seed, deterministic)
+        return np.asarray(action), jax.tree.map(np.asarray, after)
+
+
+def load(path: Path) -> JaxPolicy:
+    """The policy in this file."""
+    try:
+        info = checkpoints.read_info(path)
+        algorithm = hyperparameters.from_json(info["algorithm"])
+        env = Description.from_dict(info["environment"])
+        state = checkpoints.read_tree(path, like=_shapes(algorithm, env, lane.from_dict(info).constraints))
+    except (checkpoints.Torn, KeyError, TypeError, UserError) as error:
+        raise UserError(f"{path} is not a policy of this version of qcrl ({error}); train it again") from error
+    return JaxPolicy(algorithm, env, jax.tree.map(jnp.asarray, state), info | {"name": path.stem})
+
+
+def _inputs(known: Known) -> Inputs:
+    parts: tuple[Tree, ...] = known._replace(reward=np.float32(known.reward), time=np.float32(known.time))
+    return Inputs(*parts)
+
+
+def _act(
+    algorithm: Algorithm,
+    env: Description,
+    state: Tree,
+    inputs: Inputs,
+    memory: Memory,
+    seed: Array,
+    deterministic: bool,
+) -> tuple[Array, Memory]:
+    return algorithm.act(env, state, inputs, memory, jax.random.key(seed), deterministic)
+
+
+def _shapes(algorithm: Algorithm, env: Description, constraints: tuple[Constraint, ...]) -> Tree:
+    """Shapes and types of a policy's arrays, without computing any."""
+    return jax.eval_shape(
+        lambda seed: algorithm.policy_state(env, algorithm.init(env, jax.random.key(seed), constraints)),
+        jax.ShapeDtypeStruct((), jnp.uint32),
+    )

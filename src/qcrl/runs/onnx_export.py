@@ -1,0 +1,256 @@
+"""A trained policy as an ONNX graph, for programs that are not written in Python.
+
+Its inputs are a batch of observations, standard normal noise, and of what came before only what the policy looks at.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qcrl.errors import UserError
+from qcrl.kinds import Json
+from qcrl.runs.forward import Known, NetworkForward, SoftForward, one_hots
+from qcrl.runs.numpy_policy import NumpyPolicy
+
+OPSET = 17
+TOLERANCE = 1e-5
+"""How far actions may lie from those of NumPy."""
+
+
+class Graph:
+    """Nodes in the order in which they are added; values are known by name."""
+
+    def __init__(self) -> None:
+        import onnx
+
+        self.onnx = onnx
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.inputs: dict[str, int] = {}
+
+    def input(self, name: str, size: int) -> str:
+        self.inputs[name] = size
+        return name
+
+    def constant(self, value: Any, dtype: type = np.float32) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def add(self, operator: str, *values: str, outputs: Sequence[str] = (), **attributes: Any) -> str:
+        names = list(outputs) or [f"n{len(self.nodes)}"]
+        self.nodes.append(self.onnx.helper.make_node(operator, list(values), names, **attributes))
+        return names[0]
+
+    def linear(self, x: str, layer: tuple[np.ndarray, np.ndarray]) -> str:
+        return self.add("Add", self.add("MatMul", x, self.constant(layer[0])), self.constant(layer[1]))
+
+    def clip(self, x: str, low: Any, high: Any) -> str:
+        return self.add("Min", self.add("Max", x, self.constant(low)), self.constant(high))
+
+    def join(self, parts: Sequence[str]) -> str:
+        return parts[0] if len(parts) == 1 else self.add("Concat", *parts, axis=-1)
+
+    def columns(self, x: str, first: int, last: int) -> str:
+        bounds = [self.constant([at], np.int64) for at in (first, last, -1)]
+        return self.add("Slice", x, *bounds)
+
+    def call(self, x: str, name: str) -> str:
+        """The same value under a name that users see."""
+        return self.add("Identity", x, outputs=[name])
+
+
+def export(policy: NumpyPolicy, path: Path) -> None:
+    """Write the graph, once onnxruntime has acted on it as NumPy does."""
+    try:
+        import onnx
+        import onnxruntime  # noqa: F401 - without it the graph could not be checked
+    except ImportError as error:
+        raise UserError(f"{error.name} is not installed; pip install 'qcrl[onnx]'") from error
+    model = build(policy)
+    onnx.checker.check_model(model)
+    distance = compare(policy, model.SerializeToString())
+    if not distance <= TOLERANCE:
+        raise UserError(f"onnxruntime acts {distance:g} away from NumPy, so nothing was written; please report this")
+    path.write_bytes(model.SerializeToString())
+
+
+def build(policy: NumpyPolicy) -> Any:
+    """The graph of a policy."""
+    graph = Graph()
+    helper, kinds = graph.onnx.helper, graph.onnx.TensorProto
+    net, env = policy.forward, policy.env
+    if isinstance(net, NetworkForward):
+        outputs = _network(graph, net, policy)
+    else:
+        assert isinstance(net, SoftForward)
+        outputs = _soft(graph, net, policy)
+    raw = graph.call(outputs.pop("raw"), "raw_action")
+    graph.call(_to_env(graph, raw, policy), "action")
+    whole: bool = False
+    shape: tuple[int, ...] = (env.action_size,)
+    if env.actions is not None:
+        whole, shape = env.actions.discrete, env.actions.shape
+    declared = {
+        "action": (kinds.INT64 if whole else kinds.FLOAT, shape),
+        "raw_action": (kinds.FLOAT, (env.action_size,)),
+    }
+    for name, value in outputs.items():
+        declared[graph.call(value, f"next_{name}")] = kinds.FLOAT, (graph.inputs[name],)
+    make = helper.make_tensor_value_info
+    model = helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "qcrl-policy",
+            [make(name, kinds.FLOAT, ["batch", size]) for name, size in graph.inputs.items()],
+            [make(name, kind, ["batch", *shape]) for name, (kind, shape) in declared.items()],
+            graph.constants,
+        ),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=8,
+    )
+    helper.set_model_props(model, {name: str(value) for name, value in about(policy).items()})
+    return model
+
+
+def about(policy: NumpyPolicy) -> Json:
+    """What a user of the graph must know."""
+    return {
+        "producer": "qcrl",
+        "algorithm": policy.info["algorithm"]["name"],
+        "environment": policy.env.id,
+        "needs": " ".join(policy.needs) or "nothing",
+        **{name: policy.info[name] for name in ("seed", "limit", "probability", "env_steps") if name in policy.info},
+    }
+
+
+def _network(graph: Graph, net: NetworkForward, policy: NumpyPolicy) -> dict[str, str]:
+    size, costs = policy.env.action_size, len(policy.env.costs)
+    x, after = graph.input("obs", policy.env.observation_size), {}
+    told = "cost" in policy.needs and net.about["cost_input"] != "none"
+    cost = graph.input("cost", costs) if told else ""
+    if net.budget:
+        x = graph.join([x, _left(graph, net, costs)])
+    if net.late_costs:
+        after["late_cost"], cost = cost, graph.input("late_cost", costs)
+    if net.about["cost_input"] == "observation":
+        x = graph.join([x, cost])
+    x = graph.add("Mul", graph.add("Sub", x, graph.constant(net.mean)), graph.constant(net.inverse))
+    if np.isfinite(net.clip):
+        x = graph.clip(x, -net.clip, net.clip)
+    for layer in net.layers:
+        x = graph.add("Tanh", graph.linear(x, layer))
+    if net.lstm is not None:
+        parts = [x, graph.input("previous_action", size), graph.input("reward", 1)]
+        parts += [cost] if net.about["cost_input"] == "lstm" else []
+        raw = graph.linear(graph.join([*parts, graph.input("hidden", net.lstm_size)]), net.lstm)
+        gates = [graph.columns(raw, i * net.lstm_size, (i + 1) * net.lstm_size) for i in range(4)]
+        new, forget, out = (graph.add("Sigmoid", gates[i]) for i in (0, 1, 3))
+        kept = graph.add("Mul", forget, graph.input("cell", net.lstm_size))
+        cell = graph.add("Add", kept, graph.add("Mul", new, graph.add("Tanh", gates[2])))
+        hidden = graph.add("Mul", out, graph.add("Tanh", cell))
+        after |= {"hidden": hidden, "cell": cell}
+        x = graph.add("Add", x, hidden) if net.about["skip"] else hidden
+    head = graph.linear(x, net.heads)
+    noise = graph.input("noise", size)
+    parts = []
+    if net.numbers:
+        numbers = graph.columns(head, 0, net.numbers)
+        numbers = graph.add("Tanh", numbers) if net.about["tanh_mean"] else numbers
+        spread = graph.add("Mul", graph.columns(noise, 0, net.numbers), graph.constant(net.std))
+        parts.append(graph.add("Add", numbers, spread))
+    first = net.numbers
+    for count in net.choices:
+        logits, own = (graph.columns(each, first, first + count) for each in (head, noise))
+        chosen = graph.add("ArgMax", graph.add("Add", logits, _gumbel(graph, own)), axis=-1, keepdims=0)
+        depth = graph.constant(count, np.int64)
+        parts.append(graph.add("OneHot", chosen, depth, graph.constant([0.0, 1.0]), axis=-1))
+        first += count
+    return {"raw": graph.join(parts), **after}
+
+
+def _left(graph: Graph, net: NetworkForward, costs: int) -> str:
+    """What is left of the budget, and of the time where that is known."""
+    at, (low, high) = net.budget["cost"], net.budget["range"]
+    spent = graph.columns(graph.input("spent", costs), at, at + 1)
+    left = graph.add("Div", graph.add("Sub", graph.constant(net.limit), spent), graph.constant(net.unit))
+    parts = [graph.clip(left, low, high)]
+    if net.budget["horizon"]:
+        share = graph.add("Div", graph.input("time", 1), graph.constant(net.budget["horizon"]))
+        parts.append(graph.add("Sub", graph.constant(1.0), share))
+    return graph.join(parts)
+
+
+def _gumbel(graph: Graph, noise: str) -> str:
+    """Normal noise turned into Gumbel noise."""
+    half = graph.add("Erf", graph.add("Mul", noise, graph.constant(0.5**0.5)))
+    below = graph.clip(graph.add("Mul", graph.add("Add", half, graph.constant(1.0)), graph.constant(0.5)), 1e-7, 1.0)
+    log = graph.add("Neg", graph.clip(graph.add("Log", below), -np.inf, -1e-7))
+    return graph.add("Neg", graph.add("Log", log))
+
+
+def _soft(graph: Graph, net: SoftForward, policy: NumpyPolicy) -> dict[str, str]:
+    x = graph.input("obs", policy.env.observation_size)
+    for index, layer in enumerate(net.layers):
+        x = graph.linear(graph.add("Relu", x) if index else x, layer)
+    mean, log_std = graph.columns(x, 0, net.size), graph.columns(x, net.size, 2 * net.size)
+    spread = graph.add("Exp", graph.clip(log_std, -20.0, 2.0))
+    drawn = graph.add("Add", mean, graph.add("Mul", spread, graph.input("noise", net.size)))
+    return {"raw": graph.add("Tanh", drawn)}
+
+
+def _to_env(graph: Graph, raw: str, policy: NumpyPolicy) -> str:
+    """What the environment takes."""
+    actions = policy.env.actions
+    if actions is None:
+        return raw
+    if actions.discrete:
+        chosen = graph.add("ArgMax", raw, axis=-1, keepdims=0)
+        return graph.add("Add", chosen, graph.constant(actions.start, np.int64))
+    low, high, free, bottom, span, _ = actions.map
+    unit = graph.add("Mul", graph.add("Add", graph.clip(raw, -1.0, 1.0), graph.constant(1.0)), graph.constant(span / 2))
+    mapped = graph.add("Add", unit, graph.constant(bottom))
+    if free is not None:
+        mapped = graph.add("Where", graph.constant(free, bool), raw, mapped)
+    limited = graph.clip(mapped, low, high)
+    return graph.add("Reshape", limited, graph.constant([-1, *actions.shape], np.int64))
+
+
+def compare(policy: NumpyPolicy, model: bytes, rows: int = 64, steps: int = 3) -> float:
+    """The largest distance between raw actions of onnxruntime and of NumPy, over steps with random inputs."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_inputs()]
+    rng, carry, worst = np.random.default_rng(0), policy.initial(rows), 0.0
+    memory = {name: None for name in names if name in ("hidden", "cell", "late_cost")}
+    for _ in range(steps):
+        obs = rng.normal(size=(rows, policy.env.observation_size)).astype(np.float32)
+        reward, cost = rng.normal(size=rows), rng.uniform(size=(rows, len(policy.env.costs)))
+        known = policy.known(obs, carry, reward, cost)
+        feed = _feed(known, names) | {"noise": np.zeros_like(carry.action)}
+        blank = {"hidden": 0, "cell": 1, "late_cost": -1}
+        feed |= {n: carry.memory[blank[n]] if x is None else x for n, x in memory.items()}
+        raw, *later = session.run(["raw_action", *(f"next_{name}" for name in memory)], feed)
+        head, _ = policy.forward(known, carry.memory)
+        numbers = np.tanh(head.mean) if policy.forward.squashed else head.mean
+        expected = np.concatenate([numbers, *one_hots(head.logits, policy.forward.choices)], axis=-1)
+        worst = max(worst, float(np.abs(raw - expected).max()))
+        memory = dict(zip(memory, later))
+        _, carry = policy(obs, carry, reward, cost, rng=0, deterministic=True)
+    return worst
+
+
+def _feed(known: Known, names: Sequence[str]) -> dict[str, np.ndarray]:
+    column = lambda x: np.asarray(x, np.float32).reshape(-1, 1)
+    values = {
+        "obs": known.obs,
+        "previous_action": known.action,
+        "reward": column(known.reward),
+        "cost": known.cost,
+        "spent": known.spent,
+        "time": column(known.time),
+    }
+    return {name: value for name, value in values.items() if name in names}
