@@ -55,6 +55,9 @@ OTHER = {
     "window": dict(window=70),
     "driver_window": dict(driver_window=40),
     "steps_per_iteration": {},
+    "reward_scale": dict(reward_scale="auto"),
+    "cost_scale": dict(cost_scale="auto"),
+    "separate_critics": dict(separate_critics=True, lstm_size=0),
 }
 
 

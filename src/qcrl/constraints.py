@@ -22,6 +22,10 @@ REPORTED_PROBABILITY = 0.1
 """Where a constraint names no probability, outages are reported for this one."""
 
 
+Unit = Float[Array, ""] | float
+"""What costs are counted in."""
+
+
 class Steering(NamedTuple):
     """A statistic of episode costs and the value it is steered to; the multiplier is driven by their difference."""
 
@@ -85,7 +89,7 @@ class Constraint:
         """What takes the place of an outage constraint for an algorithm that trains under this kind."""
         raise NotImplementedError
 
-    def steer(self, statistic: str, costs: Float[Array, " n"], valid: Bool[Array, " n"], unit: float) -> Steering:
+    def steer(self, statistic: str, costs: Float[Array, " n"], valid: Bool[Array, " n"], unit: Unit) -> Steering:
         """One of the `statistics` over the costs that are valid, and its target; costs are counted in `unit`."""
         raise NotImplementedError
 
@@ -132,7 +136,7 @@ class Outage(Constraint):
     def from_outage(cls, outage: "Outage") -> "Outage":
         return outage
 
-    def steer(self, statistic: str, costs: Float[Array, " n"], valid: Bool[Array, " n"], unit: float) -> Steering:
+    def steer(self, statistic: str, costs: Float[Array, " n"], valid: Bool[Array, " n"], unit: Unit) -> Steering:
         outage = jnp.mean(costs > self.limit, where=valid)
         if statistic == "outage":
             return Steering(outage, jnp.asarray(self.probability))
@@ -200,7 +204,7 @@ class Mean(Constraint):
     def from_outage(cls, outage: "Outage") -> "Mean":
         return cls(outage.limit, outage.cost)
 
-    def steer(self, statistic: str, costs: Float[Array, " n"], valid: Bool[Array, " n"], unit: float) -> Steering:
+    def steer(self, statistic: str, costs: Float[Array, " n"], valid: Bool[Array, " n"], unit: Unit) -> Steering:
         return Steering(jnp.mean(costs, where=valid) / unit, self.limit / unit)
 
     def measure(self, costs: Float[np.ndarray, " n"]) -> float:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from qcrl.algos.multiplier import Multiplier
+from qcrl.algos.scales import Scales
 from qcrl.algos.settings import PPOSettings
 from qcrl.constraints import Constraint
 from qcrl.envs.base import Described
@@ -37,6 +38,8 @@ class Actor(NamedTuple):
     params: Params
     normaliser: Normaliser
     constraints: tuple[Constraint, ...]
+    cost_unit: Tree = ()
+    """What costs are divided by, where that follows the task."""
 
 
 class PPOLearner(NamedTuple):
@@ -46,6 +49,7 @@ class PPOLearner(NamedTuple):
     normaliser: Normaliser
     optimiser: Tree
     multiplier: Multiplier
+    scales: Scales = Scales()
 
 
 @dataclass(frozen=True)
@@ -61,19 +65,26 @@ class ActorCritic(PPOSettings):
         """The cost critic's estimate of the discounted cost to go, in scaled costs."""
         raise NotImplementedError
 
-    def unscale(self, estimate: Tree) -> Tree:
-        """The same estimate in the task's own costs."""
-        return jax.tree.map(lambda x: self.cost_scale * x, estimate)
+    def unscale(self, estimate: Tree, unit: Array | float) -> Tree:
+        """The same estimate in the task's own costs; `unit` is what they are divided by."""
+        return jax.tree.map(lambda x: unit * x, estimate)
+
+    def cost_unit(self, learner: PPOLearner) -> Array | float:
+        """What costs are divided by inside the learner."""
+        return learner.scales.cost.unit if self.cost_scale == "auto" else self.cost_scale
 
     def network(self, env: Described) -> Network:
         clip = self.observation_clip if self.normalise_observations else math.inf
         shape = self.hidden_sizes, self.lstm_size, self.skip, self.cost_input, clip, self.late_cost
-        return Network(*shape, costs=len(env.costs))
+        return Network(*shape, costs=len(env.costs), separate=self.separate_critics)
 
     def init_params(self, env: Described, key: Array) -> tuple[Params, Normaliser]:
         outputs = env.action_size + 1 + self.cost_outputs
         size = env.observation_size + self.budget_input * (1 + env.timed)
         params, normaliser = self.network(env).init(key, size, env.action_size, outputs)
+        if self.initial_head != 1:
+            factors = jnp.where(jnp.arange(params["heads"]["bias"].size) < env.action_size, self.initial_head, 1.0)
+            params["heads"]["kernel"] *= factors
         if not env.discrete:
             params |= {"log_std": jnp.full(env.action_size, self.initial_log_std, jnp.float32)}
         return params, normaliser
@@ -84,7 +95,8 @@ class ActorCritic(PPOSettings):
 
     def policy_state(self, env: Described, state: State) -> Actor:
         learner: PPOLearner = state.learner
-        return Actor(learner.params, learner.normaliser, state.constraints)
+        unit = self.cost_unit(learner) if self.cost_scale == "auto" else ()
+        return Actor(learner.params, learner.normaliser, state.constraints, unit)
 
     def actor(self, env: Described, state: State) -> Actor:
         """With the policy's head alone."""
@@ -111,7 +123,8 @@ class ActorCritic(PPOSettings):
         """What the cost critic expects of the discounted cost to go: its mean, or for QCPO a CostDistribution."""
         seen = self.see(env, policy.constraints, inputs)
         outputs, _ = self.network(env).step(policy.params, policy.normaliser, seen, memory)
-        return self.unscale(self.read(outputs).cost)
+        unit = policy.cost_unit if self.cost_scale == "auto" else self.cost_scale
+        return self.unscale(self.read(outputs).cost, unit)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -122,7 +135,7 @@ class ActorCritic(PPOSettings):
         network = self.network(env)
         budget = {
             "cost": env.costs.index(constraints[0].cost),
-            "scale": self.cost_scale,
+            "scale": None if self.cost_scale == "auto" else self.cost_scale,
             "range": list(BUDGET_RANGE),
             "horizon": env.horizon if env.timed else None,
         }
@@ -138,7 +151,8 @@ class ActorCritic(PPOSettings):
         if not self.budget_input:
             return inputs
         limit, spent = constraints[0].limit, inputs.spent[..., env.costs.index(constraints[0].cost)]
-        budget = jnp.clip((limit - spent) / jnp.maximum(limit, self.cost_scale), *BUDGET_RANGE)
+        unit = jnp.where(limit > 0, limit, 1.0) if self.cost_scale == "auto" else jnp.maximum(limit, self.cost_scale)
+        budget = jnp.clip((limit - spent) / unit, *BUDGET_RANGE)
         left = [budget, 1 - inputs.time / env.horizon] if env.timed else [budget]
         return inputs._replace(obs=jnp.concatenate([inputs.obs, jnp.stack(left, axis=-1)], axis=-1))
 

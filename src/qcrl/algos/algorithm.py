@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ class Algorithm:
         self.require("be at least 1", lambda x: x >= 1, "num_envs", "steps_per_env", "window")
         self.require("be greater than 0", lambda x: x > 0, "learning_rate")
 
-    def require(self, what: str, holds: Callable[[float], bool], *names: str) -> None:
+    def require(self, what: str, holds: Callable[[Any], bool], *names: str) -> None:
         """Raise where one of these fields does not hold."""
         for name in names:
             if not holds(getattr(self, name)):

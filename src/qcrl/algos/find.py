@@ -9,6 +9,8 @@ from qcrl.algos.algorithm import Algorithm
 from qcrl.errors import UserError, check_name, load, path_of
 
 DEFAULT_PRESET = "fast"
+HOST_PRESET = "host"
+"""Of environments that run in Python."""
 DEFAULT_STEPS = 1_000_000
 """Where a preset has no length of its own."""
 
@@ -34,6 +36,12 @@ def find(name: str) -> type[Algorithm]:
     if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
         raise UserError(f"algo is {name!r}, which is no algorithm; derive it from qcrl.algos.algorithm.Algorithm")
     return kind
+
+
+def default_preset(name: str, in_python: bool = False) -> str | None:
+    """The preset that is used where none is asked for; None where the algorithm has none."""
+    presets = find(name).presets
+    return HOST_PRESET if in_python and HOST_PRESET in presets else (DEFAULT_PRESET if presets else None)
 
 
 def name_of(algorithm: Algorithm) -> str:

@@ -26,6 +26,14 @@ def policy_loss(
     return -jnp.mean(gain)
 
 
+def normalised(
+    reward_advantage: Float[Array, "*batch"], cost_advantage: Float[Array, "*batch"], multiplier: Float[Array, ""]
+) -> Float[Array, "*batch"]:
+    """A_r - lam A_c with mean 0 and variance 1, so that steps are as long whatever the units of the task."""
+    advantage = reward_advantage - multiplier * cost_advantage
+    return (advantage - jnp.mean(advantage)) / (jnp.std(advantage) + 1e-8)
+
+
 def value_loss(value: Float[Array, "*batch"], target: Float[Array, "*batch"]) -> Float[Array, ""]:
     """L(phi), and L_value(psi) for a mean of quantiles: half the mean squared error."""
     return 0.5 * jnp.mean(jnp.square(value - target))

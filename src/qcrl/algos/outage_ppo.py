@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.losses import value_loss
 from qcrl.algos.ppo import PPO, CostSignal, Sampled
-from qcrl.algos.presets import AS_RELEASED, TUNED
+from qcrl.algos.presets import AS_RELEASED, HOST, TUNED
 from qcrl.constraints import Outage, Steering
 from qcrl.envs.base import Described
 from qcrl.kinds import Settings
@@ -77,7 +77,7 @@ class OutagePPO(PPO):
     def read_cost_head(self, outputs: Float[Array, "*batch 1"]) -> Float[Array, "*batch"]:
         return outputs[..., 0]
 
-    def unscale(self, estimate: Float[Array, "*batch"]) -> "OutageProbability":
+    def unscale(self, estimate: Float[Array, "*batch"], unit: Array | float) -> "OutageProbability":
         return OutageProbability(jnp.clip(estimate / self.outage_scale, 0.0, 1.0))
 
     def cost_signal(self, env: Described, state: State, sampled: Sampled) -> CostSignal:
@@ -125,5 +125,6 @@ SCALE: Settings = dict(num_envs=1152, epochs=6, minibatches=15, matmul_precision
 scale = replace(tuned, **SCALE, window=288, driver_window=288)
 # Two cores: a small network, and a batch of 48 episodes.
 fast = replace(tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
-OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale}
+host = OutagePPO(**HOST, budget_input=True)
+OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale, "host": host}
 OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": 60_000_000}

@@ -16,8 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 from qcrl.algos.actor_critic import ActorCritic, PPOLearner
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.algorithm import raw_key
-from qcrl.algos.losses import policy_loss, value_loss
+from qcrl.algos.losses import normalised, policy_loss, value_loss
 from qcrl.algos.multiplier import Gains, Multiplier
+from qcrl.algos.scales import Scale, Scales
 from qcrl.constraints import Constraint, Steering
 from qcrl.envs.base import Described
 from qcrl.kinds import Tree
@@ -75,7 +76,7 @@ class PPO(ActorCritic):
 
     def scaled_cost(self, env: Described, state: State, trajectory: Trajectory) -> Float[Array, "time env"]:
         """The cost that the constraint is about, in the learner's unit."""
-        return trajectory.cost[..., env.costs.index(state.constraints[0].cost)] / self.cost_scale
+        return trajectory.cost[..., env.costs.index(state.constraints[0].cost)] / self.cost_unit(state.learner)
 
     @property
     def steers_by(self) -> str:
@@ -89,13 +90,15 @@ class PPO(ActorCritic):
     def steering(self, env: Described, state: State) -> Steering:
         """The statistic of the most recent episodes that the multiplier is steered by, and its target."""
         constraint, valid = state.constraints[0], state.window.recent(self.steering_window(state))
-        return constraint.steer(self.steers_by, state.costs_of(env, constraint), valid, self.cost_scale)
+        return constraint.steer(self.steers_by, state.costs_of(env, constraint), valid, self.cost_unit(state.learner))
 
     def init(self, env: Described, key: Array, constraints: Sequence[Constraint]) -> State:
         key, network_key, env_key = jax.random.split(raw_key(key), 3)
         params, normaliser = self.init_params(env, network_key)
         multiplier = Multiplier.init(self.initial_multiplier)
-        learner = PPOLearner(params, normaliser, self.optimiser.init(params), multiplier)
+        fresh = lambda scale: Scale.init(self.num_envs) if scale == "auto" else ()
+        scales = Scales(fresh(self.reward_scale), fresh(self.cost_scale))
+        learner = PPOLearner(params, normaliser, self.optimiser.init(params), multiplier, scales)
         return self.start(env, learner, key, env_key, constraints)
 
     def memory_interval(self, env: Described) -> int:
@@ -107,8 +110,9 @@ class PPO(ActorCritic):
     def learn(self, env: Described, state: State, experience: Experience) -> tuple[State, Scalars]:
         """One step of the multiplier, then gradient steps on advantages and targets."""
         key, shuffle_key = jax.random.split(state.key)
-        before: PPOLearner = state.learner
         trajectory = read_trajectory(env, experience)
+        before: PPOLearner = state.learner._replace(scales=self._measure(env, state, trajectory))
+        state = state._replace(learner=before)
         trajectory = trajectory._replace(inputs=self.see(env, state.constraints, trajectory.inputs))
         multiplier = self._steer(env, state)
         normaliser = before.normaliser
@@ -121,16 +125,27 @@ class PPO(ActorCritic):
             batch, statistics = self._prepare(env, state, trajectory, normaliser)
         with jax.named_scope("update"):
             params, optimiser, losses = self._fit(env, state, multiplier.value, batch, shuffle_key)
-        learner = PPOLearner(params, normaliser, optimiser, multiplier)
+        learner = PPOLearner(params, normaliser, optimiser, multiplier, before.scales)
         return state._replace(learner=learner, key=key), losses | statistics
+
+    def _measure(self, env: Described, state: State, trajectory: Trajectory) -> Scales:
+        """The scales that follow the task, this batch included."""
+        reward, cost = state.learner.scales
+        if self.reward_scale == "auto":
+            reward = reward.update(trajectory.reward, trajectory.first, self.discount)
+        if self.cost_scale == "auto":
+            kind = env.costs.index(state.constraints[0].cost)
+            cost = cost.update(trajectory.cost[..., kind], trajectory.first, self.discount)
+        return Scales(reward, cost)
 
     def _steer(self, env: Described, state: State) -> Multiplier:
         """One step of the multiplier, once an episode has finished."""
         statistic, target = self.steering(env, state)
+        iterations = self.steps_per_iteration / self.gain_steps if self.gain_steps else 1
         gains = Gains(
             proportional=self.proportional_gain,
-            integral=self.integral_gain,
-            smoothing=self.gain_smoothing,
+            integral=self.integral_gain * iterations,
+            smoothing=self.gain_smoothing**iterations,
             clip=self.error_clip,
             relative=self.relative_gains,
             power=self.integral_power,
@@ -151,8 +166,9 @@ class PPO(ActorCritic):
         outputs, next_outputs = self._outputs(env, state, trajectory, memory)
         now, later = self.read(outputs), self.read(next_outputs)
         links = self._links(trajectory)
+        unit = state.learner.scales.reward.unit if self.reward_scale == "auto" else self.reward_scale
         reward_advantage, correction = (
-            gae(trajectory.reward / self.reward_scale, now.value, later.value, links, self.discount, decay)
+            gae(trajectory.reward / unit, now.value, later.value, links, self.discount, decay)
             for decay in (self.gae_lambda, self.target_lambda)
         )
         signal = self.cost_signal(env, state, Sampled(trajectory, now.cost, later.cost, links))
@@ -240,7 +256,10 @@ class PPO(ActorCritic):
         head = self.squash(params, now.head)
         log_ratio = distributions.log_prob(params, head, batch.action) - batch.log_prob
         ratio = jnp.exp(log_ratio)
-        policy = policy_loss(ratio, batch.reward_advantage, batch.cost_advantage, multiplier, self.clip, self.clipping)
+        advantages = batch.reward_advantage, batch.cost_advantage, multiplier
+        if self.normalise_advantages:
+            advantages = normalised(*advantages), jnp.zeros(()), jnp.zeros(())
+        policy = policy_loss(ratio, *advantages, self.clip, self.clipping)
         if self.divide_by_multiplier:
             policy = policy / (1 + multiplier)
         value = value_loss(now.value, batch.value_target)

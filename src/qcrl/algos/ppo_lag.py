@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from qcrl.algos.advantages import gae
 from qcrl.algos.losses import value_loss
 from qcrl.algos.ppo import PPO, CostSignal, Sampled
-from qcrl.algos.presets import AS_RELEASED, SMALL
+from qcrl.algos.presets import AS_RELEASED, HOST, SMALL
 from qcrl.constraints import Mean
 from qcrl.envs.base import Described
 from qcrl.sampling.learner import Scalars
@@ -52,5 +52,6 @@ paper = PPOLag()
 authors = replace(paper, **AS_RELEASED, cost_mean_loss_weight=0.5, integral_gain=1.0, driver_window=12)
 tuned = replace(authors, late_cost=False, integral_gain=0.1, driver_window=100)
 fast = replace(tuned, **SMALL)
-PPOLag.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast}
+host = PPOLag(**HOST)
+PPOLag.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast, "host": host}
 PPOLag.lengths = dict.fromkeys(("paper", "authors", "tuned"), 5_000_000)

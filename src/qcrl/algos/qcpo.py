@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from qcrl.algos.advantages import gae
 from qcrl.algos.losses import value_loss
 from qcrl.algos.ppo import PPO, CostSignal, Sampled
-from qcrl.algos.presets import AS_RELEASED, SMALL, TUNED
+from qcrl.algos.presets import AS_RELEASED, HOST, SMALL, TUNED
 from qcrl.algos.quantile_advantage import CostDistribution, quantile_advantage
 from qcrl.constraints import Outage
 from qcrl.envs.base import Described
@@ -72,8 +72,8 @@ class QCPO(PPO):
         tail = Weibull(4 * jax.nn.sigmoid(shape[..., 0]), jnp.exp(scale[..., 0]))
         return CostDistribution(jnp.exp(quantiles), tail)
 
-    def unscale(self, estimate: CostDistribution) -> CostDistribution:
-        return estimate.times(self.cost_scale)
+    def unscale(self, estimate: CostDistribution, unit: Array | float) -> CostDistribution:
+        return estimate.times(unit)
 
     @property
     def steers_by(self) -> str:
@@ -122,5 +122,6 @@ tuned = replace(authors, **TUNED, driver="outage", integral_gain=0.25, proportio
 # One-step quantile advantages, as in the paper's text: a sum over later steps brings back the mean of the costs, and on
 # TwoPathEnv with it the wrong route.
 fast = replace(authors, **SMALL, driver="outage", integral_gain=0.5, error_clip=0.1, cost_gae_lambda=0.0, kappa=0.1)
-QCPO.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast}
+host = QCPO(**HOST, driver="outage", weight_smoothing="standardise", kappa=0.1)
+QCPO.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast, "host": host}
 QCPO.lengths = dict.fromkeys(("paper", "authors", "tuned"), 5_000_000)

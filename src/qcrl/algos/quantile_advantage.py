@@ -20,7 +20,7 @@ class CostDistribution(NamedTuple):
     def quantile(self, level: Float[Array, ""]) -> Float[Array, "*batch"]:
         return at_level(ascending(self.quantiles), level, self.tail.shape)
 
-    def times(self, factor: float) -> "CostDistribution":
+    def times(self, factor: Array | float) -> "CostDistribution":
         """The distribution of costs in other units."""
         return CostDistribution(factor * self.quantiles, Weibull(self.tail.shape, factor * self.tail.scale))
 

@@ -56,16 +56,16 @@ class AdvantageSettings(Algorithm):
     """End the sums of advantages and targets at each chunk's end, with the next stored value."""
     time_limit: Literal["terminal", "bootstrap"] = "terminal"
     """Whether nothing follows an episode cut off by its time limit, or the critics' estimate does."""
-    reward_scale: float = 1.0
-    """Rewards are divided by this inside the learner; best if discounted returns then are of the order of 1."""
-    cost_scale: float = 1.0
-    """Costs and the limit are divided by this inside the learner."""
+    reward_scale: float | Literal["auto"] = 1.0
+    """Rewards are divided by this inside the learner; auto is the spread of discounted returns so far."""
+    cost_scale: float | Literal["auto"] = 1.0
+    """Costs and the limit are divided by this inside the learner; auto is the spread of discounted costs so far."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         shares = ("discount", "gae_lambda", "cost_gae_lambda", "target_lambda")
         self.require("lie between 0 and 1", lambda x: 0 <= x <= 1, *shares)
-        self.require("be greater than 0", lambda x: x > 0, "reward_scale", "cost_scale")
+        self.require("be greater than 0, or auto", lambda x: x == "auto" or x > 0, "reward_scale", "cost_scale")
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,15 @@ class LossSettings(Algorithm):
     """Divide the policy loss by 1 + multiplier."""
     value_loss_weight: float = 1.0
     """Weight of the reward critic's loss."""
+    normalise_advantages: bool = False
+    """Bring A_r - multiplier * A_c to mean 0 and variance 1 in every minibatch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("be greater than 0", lambda x: x > 0, "clip", "target_kl")
         self.require("be at least 0", lambda x: x >= 0, "value_loss_weight")
+        if self.normalise_advantages and self.clipping == "separate":
+            raise UserError("normalise_advantages is true, but clipping is separate; use joint, or leave one out")
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,8 @@ class MultiplierSettings(Algorithm):
     """Share of the statistic's target by which the multiplier is steered below it."""
     initial_multiplier: float = 0.0
     """Multiplier before the first iteration."""
+    gain_steps: int = 0
+    """Environment steps that the gains and their smoothing count for, whatever the batch; 0 is one iteration."""
     driver_window: int = 100
     """Most recent episodes that the multiplier is steered by, at most `window`."""
 
@@ -119,6 +125,7 @@ class MultiplierSettings(Algorithm):
         self.require("be greater than 0", lambda x: x > 0, "error_clip")
         self.require("be at least 0 and less than 1", lambda x: 0 <= x < 1, "target_margin")
         self.require("be at least 1", lambda x: x >= 1, "driver_window")
+        self.require("be at least 0", lambda x: x >= 0, "gain_steps")
         if self.relative_gains and not self.initial_multiplier > 0:
             raise UserError(
                 f"initial_multiplier is {self.initial_multiplier}, but with relative_gains it must be greater than 0"
@@ -153,6 +160,10 @@ class NetworkSettings(Algorithm):
     """Squash the policy's mean into [-1, 1]."""
     initial_log_std: float = 0.0
     """Log standard deviation of actions before the first iteration."""
+    initial_head: float = 1.0
+    """The policy's last layer is multiplied by this before the first iteration."""
+    separate_critics: bool = False
+    """The critics have an MLP of their own beside the policy's."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,6 +171,8 @@ class NetworkSettings(Algorithm):
         self.require("be greater than 0", lambda x: x > 0, "observation_clip")
         if not self.hidden_sizes or min(self.hidden_sizes) < 1:
             raise UserError(f"hidden_sizes is {self.hidden_sizes}, but must be at least one size, each from 1 on")
+        if self.separate_critics and self.lstm_size:
+            raise UserError("separate_critics is true, but there is an LSTM, which they share; set lstm_size to 0")
         if self.skip and self.lstm_size and self.hidden_sizes[-1] != self.lstm_size:
             raise UserError(
                 f"lstm_size is {self.lstm_size}, but with skip it must equal the last of hidden_sizes "

@@ -4,7 +4,7 @@ import argparse
 
 from qcrl.cli.main import Handler, Parser
 
-SUBJECTS = ("env", "parity", "train", "host", "policy")
+SUBJECTS = ("env", "parity", "train", "host", "policy", "learn")
 
 
 def command(parser: Parser, arguments: list[str]) -> Handler:

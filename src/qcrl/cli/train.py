@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from qcrl.algos import hyperparameters
-from qcrl.algos.find import DEFAULT_PRESET, algorithms, find
+from qcrl.algos.find import DEFAULT_PRESET, HOST_PRESET, algorithms, default_preset, find
 from qcrl.cli.main import COMMANDS, Handler, Parser
 from qcrl.constraints import Outage
 from qcrl.envs import ENVIRONMENT_IDS
@@ -24,7 +24,7 @@ DEFAULTS: Settings = {
     "steps": "the length of the preset",
     "seeds": 1,
     "first_seed": 0,
-    "preset": DEFAULT_PRESET,
+    "preset": f"{DEFAULT_PRESET}, or where the environment runs in Python {HOST_PRESET}",
     "out": "a new, timestamped one under runs/",
     "resume": "off",
     "cost": "found, in a step of six values or in info",
@@ -42,7 +42,9 @@ NEXT = ("certify", "plot", "report")
 
 def command(parser: Parser, arguments: list[str]) -> Handler:
     algo = _algorithm_among(arguments)
-    preset = _peek(arguments, "--preset", DEFAULTS["preset"])
+    words = [word for word in arguments if not word.startswith("-")]
+    in_python = any(map(_is_environment, words)) and not any(word in ENVIRONMENT_IDS for word in words)
+    preset = _peek(arguments, "--preset", default_preset(algo, in_python) or "")
     parser.usage = "qcrl train [ALGO] [ENV] [options]"
 
     def option(name: str, meaning: str, **details: Any) -> None:
@@ -133,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
         [Outage(limit, probability) for probability in given["outage"] for limit in given["limit"]],
         steps=given["steps"],
         seeds=given["seeds"],
-        preset=given["preset"] if find(given["algo"]).presets else None,
+        preset=given["preset"],
         out=args.out,
         first_seed=given["first_seed"],
         resume=args.resume,
@@ -158,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _with_defaults(args: argparse.Namespace) -> Settings:
     """What was not given is as in the run that is resumed, or the default."""
-    defaults: Settings = {**DEFAULTS, "algorithm": None, "cost": None, "steps": None}
+    defaults: Settings = {**DEFAULTS, "algorithm": None, "cost": None, "steps": None, "preset": None}
     if args.resume and (Path(args.out) / "config.json").exists():
         stored = read_config(Path(args.out))
         check_format(Path(args.out), stored)

@@ -27,8 +27,8 @@ from qcrl.evaluation.summary import Results, Summary, summarise
 from qcrl.kinds import Json
 from qcrl.runs.checkpoints import write_file
 from qcrl.runs.folder import Run, load
+from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.runs.lane import Lane, by_setting
-from qcrl.runs.policy import Policy
 from qcrl.sampling import compilation_cache
 from qcrl.sampling.play import Totals, engine_of, play
 from qcrl.sampling.play.seeds import Played, Seed
@@ -130,7 +130,7 @@ class Player:
         return {lane: results_of(lane, self.env, each) for lane, each in zip(lanes, totals)}
 
     def play(
-        self, policies: Sequence[Policy], episodes: int, seeds: Sequence[Seed], purpose: str, first: int = 0
+        self, policies: Sequence[JaxPolicy], episodes: int, seeds: Sequence[Seed], purpose: str, first: int = 0
     ) -> list[Totals]:
         """So many episodes of each policy, from number `first` of its seed on."""
         for policy in policies:

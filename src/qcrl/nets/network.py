@@ -135,6 +135,8 @@ class Network:
     """See every cost one step later than `Inputs` has it."""
     costs: int = 1
     """How many costs a step has."""
+    separate: bool = False
+    """All outputs but the policy's come from an MLP of their own; there is no LSTM then."""
 
     def init(self, key: Array, obs_size: int, action_size: int, outputs: int) -> tuple[Params, Normaliser]:
         """Kernels uniform within 1 / sqrt(fan in), biases 0."""
@@ -147,6 +149,11 @@ class Network:
             width += action_size + 1 + self.costs * (self.cost_input == "lstm") + self.lstm_size
             layers.append(("lstm", width, 4 * self.lstm_size, self.lstm_size))
             width = self.lstm_size
+        if self.separate:
+            sizes = (inputs, *self.hidden_sizes)
+            layers += [(f"critic_{i}", sizes[i], size, sizes[i]) for i, size in enumerate(self.hidden_sizes)]
+            layers.append(("critic_heads", width, outputs - action_size, width))
+            outputs = action_size
         layers.append(("heads", width, outputs, width))
         # All kernels from one draw: every call of the generator takes XLA most of a second to compile.
         ends = np.cumsum([rows * columns for _, rows, columns, _ in layers])
@@ -236,15 +243,24 @@ class Network:
         return Seen(features, jnp.concatenate(beside, axis=-1))
 
     def _mlp(self, params: Params, seen: Seen) -> Array:
-        x = seen.features
+        own = self._trunk(params, "mlp", seen.features)
+        if "critic_heads" not in params:
+            return own
+        return jnp.concatenate([own, self._trunk(params, "critic", seen.features)], axis=-1)
+
+    def _trunk(self, params: Params, name: str, x: Array) -> Array:
         for index in range(len(self.hidden_sizes)):
-            x = tanh_layer(x, **params[f"mlp_{index}"])
+            x = tanh_layer(x, **params[f"{name}_{index}"])
         return x
 
     def _heads(self, params: Params, feature: Array, hidden: Array) -> Array:
         if self.lstm_size:
             feature = feature + hidden if self.skip else hidden
-        return matmul(feature, params["heads"]["kernel"]) + params["heads"]["bias"]
+        apply = lambda name, x: matmul(x, params[name]["kernel"]) + params[name]["bias"]
+        if "critic_heads" not in params:
+            return apply("heads", feature)
+        own, critic = jnp.split(feature, 2, axis=-1)
+        return jnp.concatenate([apply("heads", own), apply("critic_heads", critic)], axis=-1)
 
 
 def _beside(feature: Array, seen: Seen) -> Array:
@@ -253,9 +269,9 @@ def _beside(feature: Array, seen: Seen) -> Array:
 
 
 def only_heads(params: Params, count: int) -> Params:
-    """The same network with its first `count` outputs only."""
+    """The same network with its first `count` outputs only, those of the policy."""
     heads = {"kernel": params["heads"]["kernel"][:, :count], "bias": params["heads"]["bias"][:count]}
-    return {**params, "heads": heads}
+    return {name: part for name, part in params.items() if not name.startswith("critic_")} | {"heads": heads}
 
 
 def cast_kernels(params: Params, dtype: type) -> Params:

@@ -88,7 +88,10 @@ class NetworkForward:
         self.clip = np.float32(np.inf if about["clip"] is None else about["clip"])
         self.budget = about["budget"]
         self.limit = float(arrays["constraints/0/limit"]) if self.budget else math.inf
-        self.unit = max(self.limit, self.budget["scale"]) if self.budget else 1.0
+        self.unit = 1.0
+        if self.budget:
+            scale = self.budget["scale"]
+            self.unit = (self.limit or 1.0) if scale is None else max(self.limit, scale)
 
     def blank(self, *batch: int) -> Memory:
         sizes = [self.lstm_size] * 2 * (self.lstm_size > 0) + [self.late_costs] * (self.late_costs > 0)

@@ -12,11 +12,12 @@ import numpy as np
 
 from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
-from qcrl.algos.find import DEFAULT_PRESET, DEFAULT_STEPS, build, find
+from qcrl.algos.find import DEFAULT_STEPS, HOST_PRESET, build, default_preset, find
 from qcrl.constraints import Constraint
 from qcrl.envs.base import Described, Description
 from qcrl.envs.find import find as find_environment
 from qcrl.envs.host.costs import CostFunction
+from qcrl.envs.host.environment import HostEnv
 from qcrl.errors import UserError
 from qcrl.kinds import Json
 from qcrl.runs import checkpoints
@@ -25,7 +26,7 @@ from qcrl.runs.lane import Lane
 from qcrl.sampling import compilation_cache, program
 from qcrl.sampling.program import Workers
 from qcrl.sampling.record import Metrics, State
-from qcrl.training import checks, claim
+from qcrl.training import checks, claim, fit
 from qcrl.training.interruption import Interrupted, Interruption
 from qcrl.training.sinks.tables import Tables
 from qcrl.training.sinks.terminal import Display
@@ -60,7 +61,8 @@ def train(
     steps: environment steps per seed and constraint; whole iterations are trained, so it may be some more. The
         preset's own length unless given.
     seeds: how many, counted from `first_seed`, or a list of them.
-    preset: which values the hyper-parameters have: fast (the default), tuned, paper or authors.
+    preset: which values the hyper-parameters have: host (the default where the environment runs in Python), fast (the
+        default elsewhere), tuned, paper or authors.
     out: run folder; without it a new, timestamped one under runs/.
     resume: continue from the newest checkpoint of `out`; start there if it holds no run yet.
     checkpoint_interval: seconds between checkpoints.
@@ -72,11 +74,17 @@ def train(
     overrides: hyper-parameters of the algorithm, by name. Several learning rates are trained side by side as well.
     """
     if isinstance(algo, str):
-        preset = preset or (DEFAULT_PRESET if find(algo).presets else None)
-        algo = build(algo, preset)
+        find(algo)
     overrides, rates = checks.learning_rates(overrides)
-    algorithm = hyperparameters.replace(algo, overrides)
     environment = find_environment(env, cost)
+    notes: list[str] = []
+    if isinstance(algo, str):
+        preset = preset or default_preset(algo, isinstance(environment, HostEnv))
+        algo = build(algo, preset)
+        if preset == HOST_PRESET and isinstance(environment, HostEnv):
+            given = fit.chosen_before(out) | overrides if resume else overrides
+            overrides = fit.complete(algo, environment, given, workers, notes.append)
+    algorithm = hyperparameters.replace(algo, overrides)
     algorithm = checks.fit(algorithm, environment, overrides)
     lanes = checks.lanes(algorithm, constraint, seeds, first_seed, rates)
     checks.check_costs(environment, lanes)
@@ -97,6 +105,8 @@ def train(
         with claim.open_folder(out, config, resume, display.say) as folder:
             if config["environment"].get("cost") is not None:
                 display.say(str(environment))
+            for note in notes:
+                display.say(note)
             group = Group(algorithm, environment, lanes, folder, config, display, stepping)
             group.train(checkpoint_interval, wandb)
     return Run(folder)

@@ -32,7 +32,7 @@ class Episode(NamedTuple):
     total_reward: Float[Array, ""]
     total_cost: Float[Array, " cost"]
     discounted: Float[Array, " cost"]
-    finite: Flag
+    finite: Bool[Array, ""]
     """Whether all that was seen, done, earned and paid so far is a number."""
 
 

@@ -1,0 +1,91 @@
+"""Settings that fit an environment in Python: a batch that its simulator fills in seconds, and what follows from it."""
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from qcrl.algos.algorithm import Algorithm
+from qcrl.envs.host.environment import HostEnv
+from qcrl.kinds import Settings
+from qcrl.runs.folder import read_config
+
+MEASURED = 0.5
+"""Seconds that the simulator is tried for, if one step does not take longer."""
+PATIENCE = 10.0
+"""Seconds that it may take to fill a batch."""
+LEAST = 256
+"""Steps of the smallest batch."""
+MINIBATCH = 64
+"""Steps that a gradient step is taken on."""
+
+
+class Pace(NamedTuple):
+    """How quickly an environment is stepped, and how long its episodes are."""
+
+    steps_per_second: float
+    episode_length: float
+
+
+def measure(env: HostEnv, seconds: float = MEASURED) -> Pace:
+    """With random actions; where no episode has ended, its length is what it has lasted so far."""
+    rng, steps, ended = np.random.default_rng(0), 0, 0
+    with closing(env.fleet(1)) as fleet:
+        fleet.reset([0])
+        begun = time.perf_counter()
+        while (taken := time.perf_counter() - begun) < seconds or not steps:
+            noise = rng.standard_normal((1, env.action_size), np.float32)
+            ended += int(fleet.step(env.actions.to_env(noise)).ended.sum())
+            steps += 1
+    return Pace(steps / taken, steps / max(ended, 1))
+
+
+def batch(pace: Pace, most: int, workers: int = 0) -> int:
+    """Steps of a batch: `most`, or a half, a quarter and so on of it, so that it is full in some seconds."""
+    full = pace.steps_per_second * max(1, workers) * PATIENCE
+    halvings = max(0, math.ceil(math.log2(most / max(full, 1.0))))
+    return max(LEAST, most >> halvings)
+
+
+FITTED = ("num_envs", "steps_per_env", "chunk_length", "minibatches", "separate_critics")
+"""What `complete` may choose."""
+
+
+def chosen_before(out: str | Path | None) -> Settings:
+    """What was chosen when the run in this folder began, so that it is the same when it goes on."""
+    if out is None or not (Path(out) / "config.json").exists():
+        return {}
+    stored: Settings = read_config(Path(out)).get("algorithm", {}).get("fields", {})
+    return {name: stored[name] for name in FITTED if name in stored}
+
+
+def complete(algorithm: Algorithm, env: HostEnv, given: Settings, workers: int, say: Callable[[str], None]) -> Settings:
+    """What was given, and what fits it: the batch to the simulator, chunks and minibatches to the batch."""
+    filled = dict(given)
+    if env.make is not None and not {"num_envs", "steps_per_env"} & given.keys():
+        pace = measure(env)
+        steps = batch(pace, algorithm.steps_per_iteration, workers)
+        filled["num_envs"] = algorithm.num_envs if steps >= algorithm.steps_per_iteration else algorithm.num_envs // 2
+        filled["steps_per_env"] = steps // filled["num_envs"]
+        say(
+            f"{env.id} takes {pace.steps_per_second:,.0f} steps a second and about {pace.episode_length:,.0f} steps an "
+            f"episode: an iteration is {filled['num_envs']} environments x {filled['steps_per_env']} steps"
+        )
+    if not hasattr(algorithm, "chunk_length"):
+        return filled
+    value = lambda name: filled.get(name, getattr(algorithm, name))
+    if value("lstm_size"):
+        filled.setdefault("separate_critics", False)
+    steps = value("steps_per_env")
+    if steps % value("chunk_length"):
+        filled.setdefault("chunk_length", steps)
+    if "minibatches" not in given:
+        remembers = value("lstm_size") or value("late_cost")
+        pieces = value("num_envs") * steps // (value("chunk_length") if remembers else 1)
+        wanted = max(1, min(pieces, value("num_envs") * steps // MINIBATCH))
+        filled["minibatches"] = next(count for count in range(wanted, 0, -1) if pieces % count == 0)
+    return filled
