@@ -4,8 +4,9 @@ Batches have a fixed shape and hold only real steps. In a vector environment tha
 fill at different times; steps of those that are full already count for their episodes, but are not learned from.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +21,29 @@ from qcrl.sampling.learner import Learner, Scalars
 from qcrl.sampling.record import Actors, Episodes, Experience, Metrics, Record, State, pack, row_size
 
 
+class Watch(NamedTuple):
+    """Who looks on while an iteration is sampled."""
+
+    tick: Callable[[float], None] = lambda share: None
+    """Is told which share of the iteration is done, after every step of all environments."""
+    breakable: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Entered while environments are stepped: only there may sampling be broken off."""
+
+
 class HostSampler:
     """The environments of all lanes, side by side, and the compiled functions that act and learn."""
 
     def __init__(
-        self, learner: Learner, env: HostEnv, fleet: Fleet, seeds: Sequence[int], first_iteration: int = 0
+        self,
+        learner: Learner,
+        env: HostEnv,
+        fleet: Fleet,
+        seeds: Sequence[int],
+        first_iteration: int = 0,
+        watch: Watch = Watch(),  # noqa: B008
     ) -> None:
         """`seeds` are those of the lanes. A run that is resumed begins with fresh episodes."""
+        self.watch = watch
         self.learner = learner
         self.env = env
         self.fleet = fleet
@@ -62,12 +79,13 @@ class HostSampler:
         # Blocks overwrite it, but what was before the iteration must outlive a step that fails.
         now = jax.tree.map(jnp.copy, state) if self.blocks > 1 else state
         ended: list[Episodes] = []
-        for _ in range(self.blocks):
+        for block in range(self.blocks):
             start = self._actors(state)
             actor, keys, words, env_steps = self.prepare(now)
             # Steps are too many and too small for an accelerator.
             actor = jax.device_put(actor, self.cpu)
-            rows, memory = self.collect(actor, np.asarray(words), np.asarray(env_steps))
+            with self.watch.breakable():
+                rows, memory = self.collect(actor, np.asarray(words), np.asarray(env_steps), block)
             ended.append(self._episodes())
             experience = Experience(rows, start, _single(ended[-1]), memory)  # type: ignore[arg-type]
             now, outcome = self.learn(now, self._actors(state), experience, keys)
@@ -105,7 +123,7 @@ class HostSampler:
         return outcome.scalars
 
     def collect(
-        self, actor: Tree, words: np.ndarray, env_steps: np.ndarray
+        self, actor: Tree, words: np.ndarray, env_steps: np.ndarray, block: int = 0
     ) -> tuple[Float[np.ndarray, "lane time env row"], Memory]:
         """A block of real steps of every environment, as rows, and the memory at chunk starts."""
         steps, count = self.learner.block_length, self.first.size
@@ -130,6 +148,7 @@ class HostSampler:
             taken[place] += 1
             self._close_episodes(outcome, taken, env_steps)
             self._go_on(chosen, outcome)
+            self.watch.tick((block + taken.min() / steps) / self.blocks)
         by_lane = lambda x: np.ascontiguousarray(np.swapaxes(x.reshape(len(x), *self.shape, -1), 0, 1))
         return by_lane(rows), jax.tree.map(by_lane, memories)
 

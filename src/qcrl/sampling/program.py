@@ -13,7 +13,7 @@ from qcrl.envs.host.environment import HostEnv
 from qcrl.errors import UserError
 from qcrl.kinds import Tree
 from qcrl.sampling import device
-from qcrl.sampling.host import HostSampler
+from qcrl.sampling.host import HostSampler, Watch
 from qcrl.sampling.learner import Learner, Scalars
 from qcrl.sampling.record import Metrics, State
 
@@ -79,13 +79,14 @@ def open_program(
     first: int = 0,
     workers: Workers = Workers(),  # noqa: B008
     say: Say = lambda text: None,
+    watch: Watch = Watch(),  # noqa: B008
 ) -> Iterator[Program]:
     """Compiled for lanes of these seeds in this state, `first` of whose iterations are done."""
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
     if isinstance(env, HostEnv):
         count = len(seeds) * learner.num_envs
         with closing(env.fleet(count, workers.processes, workers.timeout, say)) as fleet:
-            sampler = HostSampler(learner, env, fleet, seeds, first)
+            sampler = HostSampler(learner, env, fleet, seeds, first, watch)
             yield Program(sampler.iterate, sampler.compile(shapes))
         return
     iterate = on_devices(learner, env, mesh(env, len(seeds)))  # type: ignore[arg-type]

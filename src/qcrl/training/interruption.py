@@ -1,8 +1,12 @@
-"""Ctrl-C and SIGTERM: the first one lets the running iteration finish, the second one aborts at once."""
+"""Ctrl-C and SIGTERM: the first one stops and saves, the second one aborts at once.
+
+An iteration on a device is let finish. One that steps environments in Python is broken off: it may take minutes.
+"""
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,10 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, folder: Path, signal_number: int) -> None:
         super().__init__(f"stopped and saved; continue with: qcrl train --resume --out {folder}")
         self.exit_code = 128 + signal_number
+
+
+class BrokenOff(KeyboardInterrupt):
+    """The running iteration was broken off, before the state was touched."""
 
 
 class Aborted(KeyboardInterrupt):
@@ -29,6 +37,7 @@ class Interruption:
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
         self.requested = 0
+        self.may_break = False
         self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> "Interruption":
@@ -45,4 +54,20 @@ class Interruption:
         if self.requested:
             raise Aborted(number)
         self.requested = number
-        self.say("stopping after this iteration; once more to abort at once")
+        self.say(f"stopping{'' if self.may_break else ' after this iteration'}; once more to abort at once")
+        self.check()
+
+    @contextmanager
+    def breakable(self) -> Iterator[None]:
+        """While entered, a request breaks off what is running."""
+        self.may_break = True
+        try:
+            self.check()
+            yield
+        finally:
+            self.may_break = False
+
+    def check(self) -> None:
+        if self.requested and self.may_break:
+            self.may_break = False
+            raise BrokenOff

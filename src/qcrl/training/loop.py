@@ -24,10 +24,11 @@ from qcrl.runs import checkpoints
 from qcrl.runs.folder import Run
 from qcrl.runs.lane import Lane
 from qcrl.sampling import compilation_cache, program
+from qcrl.sampling.host import Watch
 from qcrl.sampling.program import Workers
 from qcrl.sampling.record import Metrics, State
 from qcrl.training import checks, claim, fit
-from qcrl.training.interruption import Interrupted, Interruption
+from qcrl.training.interruption import BrokenOff, Interrupted, Interruption
 from qcrl.training.sinks.tables import Tables
 from qcrl.training.sinks.terminal import Display
 from qcrl.training.sinks.trackers import TensorBoard, WandB, require_wandb
@@ -176,7 +177,16 @@ class Group:
             seeds = [lane.seed for lane in self.lanes]
             with contextlib.ExitStack() as stack:
                 advance, scalars = stack.enter_context(
-                    program.open_program(self.algorithm, self.env, seeds, state, first, self.workers, self.display.say)
+                    program.open_program(
+                        self.algorithm,
+                        self.env,
+                        seeds,
+                        state,
+                        first,
+                        self.workers,
+                        self.display.say,
+                        Watch(self.tick, interruption.breakable),
+                    )
                 )
                 self.tables = Tables(self.folder, self.lanes, scalars, info.get("sizes", {}), self.iterations)
                 stack.enter_context(contextlib.closing(self.tables))
@@ -213,6 +223,10 @@ class Group:
         for iteration in range(first + 1, self.iterations + 1):
             try:
                 state, metrics = advance(state)
+            except BrokenOff:
+                self.log([] if pending is None else [(iteration - 1, pending)])
+                self.save(iteration - 1, state)
+                raise Interrupted(self.folder, interruption.requested) from None
             except UserError as error:  # an environment broke, before the state was touched
                 if pending is not None:
                     self.log([(iteration - 1, pending)])
@@ -222,13 +236,14 @@ class Group:
                 raise type(error)(f"{error}{kept if iteration > 1 else ''}") from error
             due = time.monotonic() - saved >= max(checkpoint_interval, pause) or iteration == self.iterations
             rows: list[tuple[int, Metrics]] = [] if pending is None else [(iteration - 1, pending)]
-            self.log([*rows, (iteration, metrics)] if due else rows)
-            pending = None if due else metrics
+            at_once = due or isinstance(self.env, HostEnv)  # where Python steps, nothing is worked on meanwhile
+            self.log([*rows, (iteration, metrics)] if at_once else rows)
+            pending = None if at_once else metrics
             asked, broken = interruption.requested, not self.alive.any()
             if pending is not None and (asked or broken):
                 self.log([(iteration, pending)])
                 pending = None
-            if pending is None:
+            if due or asked or broken:
                 begun = time.monotonic()
                 self.save(iteration, state)
                 saved = self.mark = time.monotonic()
@@ -238,6 +253,10 @@ class Group:
                 raise Interrupted(self.folder, asked)
             if broken:
                 break
+
+    def tick(self, share: float) -> None:
+        """So much of the running iteration is done."""
+        self.display.within(share, self.algorithm.steps_per_iteration * len(self.lanes))
 
     def log(self, rows: Sequence[tuple[int, Metrics]]) -> None:
         """Write and show some iterations, once all of them are done: they share the time since the last ones."""

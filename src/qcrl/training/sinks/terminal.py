@@ -18,6 +18,8 @@ from rich.text import Text
 from qcrl.runs.lane import Lane, by_setting
 
 SECONDS_BETWEEN_LINES = 10.0
+FIRST_SIGN = 3.0
+"""Seconds after which something is said of an iteration that takes long; a bar moves every second."""
 
 
 class Bar(Progress):
@@ -36,8 +38,8 @@ class Display:
     def __init__(self, lanes: Sequence[Lane], enabled: bool = True) -> None:
         self.console = Console(stderr=True, quiet=not enabled)
         self.lanes = lanes
-        self.first = self.iterations = 0
-        self.started = self.last_line = time.monotonic()
+        self.first = self.done = self.iterations = 0
+        self.started = self.last_line = self.begun = self.ticked = time.monotonic()
         self.bar: Bar | None = None
         if enabled and self.console.is_terminal:
             columns = (
@@ -76,11 +78,32 @@ class Display:
     def start(self, first: int, iterations: int) -> None:
         """Training begins, `first` of its iterations are done."""
         self.first, self.iterations = first, iterations
-        self.started = time.monotonic()
+        self.done = first
+        self.started = self.begun = self.ticked = time.monotonic()
         if self.bar is not None:
             self.bar.reset(self.task, completed=first, total=iterations)
 
+    def within(self, share: float, steps: int) -> None:
+        """The running iteration, of so many steps, is done to this share."""
+        now = time.monotonic()
+        if now - self.ticked < 1.0:
+            return
+        self.ticked = now
+        text = f"iteration {self.done + 1:,}: {share * steps:,.0f} of {steps:,} steps"
+        if now > self.begun:
+            text += f", {share * steps / (now - self.begun):,.0f} steps/s"
+        if self.bar is not None:
+            if self.done == self.first:
+                self.bar.status = text
+            self.bar.update(self.task, completed=self.done + share)
+        elif now - max(self.begun, self.last_line) >= (
+            FIRST_SIGN if self.last_line <= self.started else SECONDS_BETWEEN_LINES
+        ):
+            self.last_line = now
+            self.say(f"{(self.done + share) / self.iterations:4.0%}  {text}")
+
     def update(self, iteration: int, scalars: dict[str, np.ndarray], steps_per_second: float) -> None:
+        self.done, self.begun = iteration, time.monotonic()
         text = summary(self.lanes, scalars, steps_per_second)
         if self.bar is not None:
             self.bar.status = text

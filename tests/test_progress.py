@@ -1,0 +1,61 @@
+"""Environments in Python while an iteration runs: signs of progress, Ctrl-C in the middle of it, and what is saved then."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from host_envs import SMALL, Ragged
+
+import qcrl
+from qcrl.training.interruption import Interrupted
+from qcrl.training.sinks import terminal
+from qcrl.training.sinks.terminal import Display
+
+CONSTRAINT = qcrl.Outage(5.0, 0.1)
+
+
+class Interrupting(Ragged):
+    """Presses Ctrl-C at this step, counted over all environments, and complains about every later one."""
+
+    at, steps = 0, 0
+
+    def step(self, action):
+        type(self).steps += 1
+        assert not 0 < self.at < self.steps
+        if self.steps == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("step", [30, 100])
+def test_ctrl_c_acts_within_a_step_and_the_run_goes_on(tmp_path, monkeypatch, step):
+    """An iteration is 80 steps: the first is broken off, or the second."""
+    monkeypatch.setattr(Interrupting, "steps", 0)
+    monkeypatch.setattr(Interrupting, "at", step)
+    settings = {"steps": 160, "out": tmp_path / "run", "progress": False, **SMALL}
+    with pytest.raises(Interrupted, match="stopped and saved"):
+        qcrl.train("ppo_lag", Interrupting, CONSTRAINT, **settings)
+    assert Interrupting.steps == step
+    assert len(qcrl.load(tmp_path / "run").metrics["iteration"]) == step // 80
+    monkeypatch.setattr(Interrupting, "at", 0)
+    run = qcrl.train("ppo_lag", Interrupting, CONSTRAINT, resume=True, **settings)
+    np.testing.assert_array_equal(run.metrics["iteration"], [1, 2])
+    np.testing.assert_array_equal(run.metrics["env_steps"], [80, 160])
+
+
+def test_an_iteration_that_takes_long_says_how_far_it_is(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    display = Display([])
+    display.start(0, 4)
+    said = []
+    for tenth in range(200):
+        now[0] = 100.1 + tenth / 10
+        display.within(tenth / 250, 500)
+        said.append(capsys.readouterr().err)
+    lines = [(tenth / 10, text) for tenth, text in enumerate(said) if text]
+    assert [round(at) for at, _ in lines] == [3, 13]
+    assert "iteration 1: " in lines[0][1]
+    assert " of 500 steps, 20 steps/s" in lines[0][1]
+    assert lines[0][1].startswith("  3%")
