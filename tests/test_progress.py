@@ -1,13 +1,13 @@
-"""Environments in Python while an iteration runs: signs of progress, Ctrl-C in the middle of it, and what is saved then."""
+"""Environments in Python while an iteration runs: signs of progress, and Ctrl-C in the middle of it."""
 
 import os
 import signal
 
 import numpy as np
 import pytest
-from host_envs import SMALL, Ragged
 
 import qcrl
+from host_envs import SMALL, Ragged
 from qcrl.training.interruption import Interrupted
 from qcrl.training.sinks import terminal
 from qcrl.training.sinks.terminal import Display
@@ -51,7 +51,7 @@ def test_an_iteration_that_takes_long_says_how_far_it_is(monkeypatch, capsys):
     display.start(0, 4)
     said = []
     for tenth in range(200):
-        now[0] = 100.1 + tenth / 10
+        now[0] = 100.0 + tenth / 10
         display.within(tenth / 250, 500)
         said.append(capsys.readouterr().err)
     lines = [(tenth / 10, text) for tenth, text in enumerate(said) if text]

@@ -15,6 +15,7 @@ from qcrl.algos.quantile_advantage import CostDistribution, quantile_advantage
 from qcrl.constraints import Outage
 from qcrl.envs.base import Described
 from qcrl.errors import UserError
+from qcrl.kinds import Settings
 from qcrl.quantiles import ascending, grid, quantile_huber_loss
 from qcrl.sampling.learner import Scalars
 from qcrl.sampling.record import State
@@ -122,6 +123,8 @@ tuned = replace(authors, **TUNED, driver="outage", integral_gain=0.25, proportio
 # One-step quantile advantages, as in the paper's text: a sum over later steps brings back the mean of the costs, and on
 # TwoPathEnv with it the wrong route.
 fast = replace(authors, **SMALL, driver="outage", integral_gain=0.5, error_clip=0.1, cost_gae_lambda=0.0, kappa=0.1)
-host = QCPO(**HOST, driver="outage", weight_smoothing="standardise", kappa=0.1)
+# The error is a share of episodes here, not a multiple of the probability.
+SHARES: Settings = dict(integral_gain=1.0, proportional_gain=3.0, error_clip=0.1, cost_gae_lambda=0.0)
+host = QCPO(**HOST | SHARES, driver="outage", weight_smoothing="standardise", kappa=0.1)
 QCPO.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast, "host": host}
 QCPO.lengths = dict.fromkeys(("paper", "authors", "tuned"), 5_000_000)

@@ -1,0 +1,134 @@
+"""What applies to environments in Python where nothing is asked for: scales, batches, presets, separate critics."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import qcrl
+from host_envs import Ragged
+from qcrl.algos.find import build, default_preset
+from qcrl.algos.losses import normalised, policy_loss
+from qcrl.algos.scales import Scale
+from qcrl.bench import learn
+from qcrl.envs.host.environment import open_host
+from qcrl.nets.network import Inputs, Memory, Network, only_heads
+from qcrl.training import fit
+from qcrl.training.fit import Pace
+
+
+def test_a_scale_is_the_spread_of_discounted_sums_whatever_the_batches():
+    rng = np.random.default_rng(0)
+    signal, first = 5 * rng.exponential(size=(40, 3)), rng.random((40, 3)) < 0.1
+    sums, seen = np.zeros(3), []
+    for now, begun in zip(signal, first):
+        sums = now + 0.9 * np.where(begun, 0.0, sums)
+        seen.append(sums)
+    whole = Scale.init(3).update(jnp.asarray(signal), jnp.asarray(first), 0.9)
+    halves = Scale.init(3)
+    for part in (slice(0, 15), slice(15, 40)):
+        halves = halves.update(jnp.asarray(signal[part]), jnp.asarray(first[part]), 0.9)
+    assert float(whole.unit) == pytest.approx(np.std(seen), rel=1e-4)
+    assert float(halves.unit) == pytest.approx(np.std(seen), rel=1e-4)
+    more = Scale.init(3).update(jnp.asarray(1000 * signal), jnp.asarray(first), 0.9)
+    assert float(more.unit) == pytest.approx(1000 * np.std(seen), rel=1e-4)
+
+
+def test_a_scale_never_divides_by_nothing():
+    first = jnp.ones((4, 2), bool)
+    assert float(Scale.init(2).unit) == 1
+    assert float(Scale.init(2).update(jnp.zeros((4, 2)), first, 0.9).unit) == 1
+    assert float(Scale.init(2).update(jnp.full((4, 2), 50.0), first, 0.9).unit) == pytest.approx(5.0)
+
+
+def test_normalised_advantages_do_not_depend_on_units():
+    rng = np.random.default_rng(1)
+    reward, cost = jnp.asarray(rng.normal(size=50)), jnp.asarray(rng.normal(size=50))
+    one = normalised(reward, cost, jnp.float32(2.0))
+    np.testing.assert_allclose(one, normalised(7 * reward, 7 * cost, jnp.float32(2.0)), rtol=1e-4)
+    assert float(one.mean()) == pytest.approx(0, abs=1e-6)
+    assert float(one.std()) == pytest.approx(1, abs=1e-5)
+    assert float(policy_loss(jnp.ones(50), one, jnp.zeros(()), jnp.zeros(()), 0.2, "joint")) == pytest.approx(
+        0, abs=1e-6
+    )
+
+
+def test_separate_critics_share_nothing_with_the_policy():
+    network = Network((6, 5), 0, False, "none", 10.0, separate=True)
+    params, normaliser = network.init(jax.random.key(0), 3, 2, 2 + 4)
+    inputs = Inputs.first(jnp.ones((1, 3)), 2, 1)
+    run = lambda params: network.step(params, normaliser, inputs, Memory((), ()))[0]
+    outputs = run(params)
+    assert outputs.shape == (1, 6)
+    np.testing.assert_allclose(run(only_heads(params, 2)), outputs[:, :2], rtol=1e-6)
+    of_critics = jax.grad(lambda params: run(params)[:, 2:].sum())(params)
+    of_policy = jax.grad(lambda params: run(params)[:, :2].sum())(params)
+    size = lambda gradient, name: float(jnp.abs(gradient[name]["kernel"]).sum())
+    assert size(of_critics, "mlp_0") == size(of_critics, "heads") == 0
+    assert size(of_policy, "critic_0") == size(of_policy, "critic_heads") == 0
+    assert min(size(of_critics, "critic_1"), size(of_policy, "mlp_1")) > 0
+
+
+def test_gains_count_per_step_and_not_per_iteration():
+    def moved(iterations, steps_per_env):
+        algorithm = replace(build("ppo_lag", "host"), num_envs=2, steps_per_env=steps_per_env, minibatches=1)
+        env = qcrl.make("TwoPathEnv-v0")
+        state = algorithm.init(env, jax.random.key(0), [qcrl.Mean(1.0)])
+        window = state.window._replace(cost=jnp.full_like(state.window.cost, 1.5), seen=jnp.int32(50))
+        state = state._replace(window=window)
+        for _ in range(iterations):
+            state = state._replace(learner=state.learner._replace(multiplier=algorithm._steer(env, state)))
+        return float(state.learner.multiplier.integral)
+
+    assert moved(8, 64) == pytest.approx(moved(1, 512), rel=0.05)
+    assert moved(8, 64) > 1.01 * build("ppo_lag", "host").initial_multiplier
+
+
+@pytest.mark.parametrize(
+    ("speed", "workers", "steps"),
+    [(20_000, 0, 2048), (205, 0, 2048), (100, 0, 512), (37, 0, 256), (37, 4, 1024), (1, 0, 256)],
+)
+def test_a_batch_is_full_within_seconds(speed, workers, steps):
+    assert fit.batch(Pace(speed, 100), 2048, workers) == steps
+
+
+def test_what_is_given_stays_and_the_rest_fits(tmp_path):
+    env, said = open_host(Ragged), []
+    host = build("outage_ppo", "host")
+    chosen = fit.complete(host, env, {}, 0, said.append)
+    assert chosen == {"num_envs": 8, "steps_per_env": 256, "minibatches": 32}
+    assert "an iteration is 8 environments x 256 steps" in said[0]
+    assert fit.complete(host, env, {"num_envs": 2, "steps_per_env": 40}, 0, said.append) == {
+        "num_envs": 2,
+        "steps_per_env": 40,
+        "chunk_length": 40,
+        "minibatches": 1,
+    }
+    memory = fit.complete(host, env, {"num_envs": 4, "steps_per_env": 128, "lstm_size": 8}, 0, said.append)
+    assert (memory["separate_critics"], memory["minibatches"]) == (False, 8)
+    replace(host, **memory)
+    assert len(said) == 1
+
+
+def test_python_environments_have_a_preset_of_their_own(tmp_path):
+    assert (default_preset("qcpo"), default_preset("qcpo", True)) == ("fast", "host")
+    small = {"num_envs": 2, "steps_per_env": 40, "hidden_sizes": (8,), "epochs": 1}
+    settings = {"steps": 80, "out": tmp_path / "run", "progress": False, **small}
+    run = qcrl.train("outage_ppo", Ragged, qcrl.Outage(5.0, 0.1), **settings)
+    assert run.config["preset"] == "host"
+    assert run.config["algorithm"]["fields"]["reward_scale"] == "auto"
+    again = qcrl.train("outage_ppo", Ragged, qcrl.Outage(5.0, 0.1), resume=True, **settings | {"steps": 160})
+    assert again.metrics["iteration"].tolist() == [1, 2]
+    policies = (again.policy(backend=backend) for backend in ("jax", "numpy"))
+    one, two = (policy(np.ones(2), policy.initial(), deterministic=True)[0] for policy in policies)
+    np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+def test_a_comparison_of_learners_is_in_units_of_its_error():
+    rows = [learn.Row("T", "qcrl", seed, 10, value, 2.0, 3.0) for seed, value in enumerate([10.0, 12.0])]
+    rows += [learn.Row("T", "sb3", seed, 10, value, 8.0, 9.0) for seed, value in enumerate([4.0, 8.0])]
+    cells = learn.compare("T", rows)
+    assert cells == ["T", "10", "2|2", "11.0 ± 1.0", "6.0 ± 2.0", f"{5 / 5**0.5:+.1f}", "2 of 8", "0.25"]
+    assert learn.compare("other", rows) == []
