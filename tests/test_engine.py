@@ -16,8 +16,6 @@ from qcrl.envs.point.lidar import lidar
 from qcrl.envs.point.placement import Successors, sample_layout
 from qcrl.envs.point.tasks import TASKS, Task
 
-RESETS = 25_000  # for each of the four tasks
-
 
 def layout_of(
     task: Task, robot=(0.0, 0.0), heading=0.0, goal=(9.0, 9.0), buttons=(), hazards=(), gremlins=(), button=0
@@ -64,16 +62,17 @@ def step(env, state, action=(0.0, 0.0)):
     return compiled(env.id, "step")(state, jnp.asarray(action, float))
 
 
+@pytest.mark.parametrize("resets", [5_000, pytest.param(25_000, marks=pytest.mark.large)])
 @pytest.mark.parametrize("id", TASKS)
-def test_placement_keeps_its_distances_and_bounds(id):
+def test_placement_keeps_its_distances_and_bounds(id, resets):
     task = TASKS[id]
-    keys = jax.random.split(jax.random.key(7), RESETS)
+    keys = jax.random.split(jax.random.key(7), resets)
     layout, successors = jax.device_get(jax.jit(jax.vmap(lambda key: sample_layout(task, key)))(keys))
     placed = []
     for kind, count, keepout, fixed in task.placement:
         if not count:
             continue
-        points = np.asarray(getattr(layout, kind)).reshape(RESETS, count, 2)
+        points = np.asarray(getattr(layout, kind)).reshape(resets, count, 2)
         if fixed:
             np.testing.assert_allclose(points, np.broadcast_to(fixed, points.shape))
         else:
@@ -84,7 +83,7 @@ def test_placement_keeps_its_distances_and_bounds(id):
     for i, (a, keepout_a) in enumerate(placed):
         for b, keepout_b in placed[:i]:
             assert np.linalg.norm(a - b, axis=-1).min() >= keepout_a + keepout_b - 1e-6
-    assert np.abs(np.mean(np.exp(1j * layout.heading))) < 5 / math.sqrt(RESETS)
+    assert np.abs(np.mean(np.exp(1j * layout.heading))) < 5 / math.sqrt(resets)
     if task.goal == "goal":
         goals = successors.goals
         for kind, count, keepout, _ in task.placement[2:]:

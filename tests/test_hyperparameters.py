@@ -85,17 +85,18 @@ def changed(name, field):
     return dataclasses.replace(algorithm, **{field: new})
 
 
-def program(algorithm):
-    """What training does, as text: the state before it, and one iteration."""
+def traced(algorithm):
+    """What training does, as text: the state before it, and one iteration, which is traced when it is asked for."""
     constraint = trained_under(algorithm, Outage(15.0, 0.1))
     init = lambda seed: algorithm.init(ENV, jax.random.key(seed), [constraint])
-    start = jax.make_jaxpr(init)(0)
-    return f"{start}\n{jax.make_jaxpr(lambda state: algorithm.iterate(ENV, state))(jax.eval_shape(init, 0))}"
+    start, shapes = jax.make_jaxpr(init, return_shape=True)(0)
+    yield str(start)
+    yield str(jax.make_jaxpr(lambda state: algorithm.iterate(ENV, state))(shapes))
 
 
 @cache
 def base_program(name):
-    return program(base(name))
+    return tuple(traced(base(name)))
 
 
 def fields():
@@ -113,7 +114,7 @@ def fields():
 
 @pytest.mark.parametrize(("name", "field"), fields())
 def test_no_hyperparameter_is_ignored(name, field):
-    assert program(changed(name, field)) != base_program(name)
+    assert any(text != before for text, before in zip(traced(changed(name, field)), base_program(name)))
 
 
 def test_every_algorithm_is_asked():

@@ -45,11 +45,18 @@ def trained():
         num_envs=8, steps_per_env=40, batch_size=64, replay_size=5000, start_steps=100, hidden_sizes=(32, 32)
     )
     env = OneStepEnv()
-    state = algorithm.init(env, jax.random.key(0), [Outage(15.0, 0.1)])
-    state, metrics = jax.jit(
-        lambda state: jax.lax.scan(lambda state, _: algorithm.iterate(env, state), state, length=40)
-    )(state)
-    return algorithm, env, state, metrics
+    return algorithm, env, *iterated(algorithm, env, 40)
+
+
+def iterated(algorithm, env, iterations):
+    """The state after some iterations, and their metrics."""
+
+    @jax.jit
+    def run(key):
+        state = algorithm.init(env, key, [Outage(15.0, 0.1)])
+        return jax.lax.scan(lambda state, _: algorithm.iterate(env, state), state, length=iterations)
+
+    return run(jax.random.key(0))
 
 
 def test_plain_sac_finds_the_known_optimum(trained):
@@ -110,8 +117,7 @@ class CountingEnv:
 def test_episodes_begin_again_at_their_end_and_only_there(steps):
     env = CountingEnv()
     algorithm = SAC(num_envs=4, steps_per_env=steps, block_length=2, batch_size=2, replay_size=96, hidden_sizes=(2,))
-    state = algorithm.init(env, jax.random.key(0), [Outage(15.0, 0.1)])
-    state, metrics = jax.lax.scan(lambda now, _: algorithm.iterate(env, now), state, length=24 // steps)
+    state, metrics = iterated(algorithm, env, 24 // steps)
     assert metrics.episodes.finished.sum() == 3 * 4
     assert (metrics.episodes.return_[metrics.episodes.finished] == 8).all()
     time, number = jnp.moveaxis(state.store[:, :2].reshape(3, 8, 4, 2), -1, 0)
