@@ -1,4 +1,6 @@
-"""The boundary around environments: whatever they do is one sentence with the environment and its step."""
+"""The boundary around environments: whatever they do is one sentence. Code that only a file names is not run."""
+
+import json
 
 import numpy as np
 import pytest
@@ -8,6 +10,8 @@ from qcrl.cli import main as cli
 from qcrl.envs.host.check import check_env
 from qcrl.envs.host.environment import open_host
 from qcrl.errors import BrokenEnvironment, UserError
+
+pytest_plugins = ["fakes"]
 
 
 def walk(env, workers=0):
@@ -76,3 +80,35 @@ def test_an_id_with_its_module_is_imported(tmp_path, monkeypatch, capsys):
     (tmp_path / "exiting.py").write_text("import sys\nsys.exit(0)\n")
     assert cli.main(["check-env", "exiting:Zoo/Sound-v0"]) == 2
     assert "which cannot be imported (SystemExit: 0)" in capsys.readouterr().err
+
+
+@pytest.fixture
+def stranger(tmp_path, monkeypatch):
+    """A run that another module can be written into, and a module that says when it is used."""
+    import fake_runs
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "evil.py").write_text("import pathlib\npathlib.Path(__file__).with_name('used').touch()\n")
+    return fake_runs.train(tmp_path / "run").path
+
+
+@pytest.mark.parametrize("command", ["evaluate", "certify", "train --resume --out"])
+@pytest.mark.parametrize("place", ["environment", "cost", "algorithm", "constraint"])
+def test_code_that_only_a_file_names_is_not_run(fake, stranger, command, place, capsys):
+    config = json.loads((stranger / "config.json").read_text())
+    match place:
+        case "environment":
+            config["environment"] |= {"id": "os:abort", "cost": 'info["cost"]'}
+        case "cost":
+            config["environment"] |= {"id": "CartPole-v1", "cost": "evil:cost"}
+        case "algorithm":
+            config["algorithm"]["name"] = "evil:Algorithm"
+        case _:
+            config["lanes"][0]["constraints"][0]["kind"] = "evil:Constraint"
+    (stranger / "config.json").write_text(json.dumps(config))
+    before = {path: path.read_bytes() for path in stranger.rglob("*") if path.is_file()}
+    assert cli.main([*command.split(), str(stranger)]) == 2
+    assert not (stranger.parent / "used").exists()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "--trust" in last or (place, command) == ("constraint", "train --resume --out")
+    assert before == {path: path.read_bytes() for path in stranger.rglob("*") if path.is_file()}

@@ -53,7 +53,8 @@ def write_run(folder, weights, env=None, probabilities=(0.1,), limit=15.0):
         weight = jnp.float32(weights[lane.seed])
         write_policy(path, algorithm, env, lane, lambda state, weight=weight: {**state, "weight": weight})
     described = Description.of(env).as_dict()
-    config = {"format": FORMAT, "environment": described, "lanes": [lane.as_dict() for lane in lanes]}
+    settings = {"algorithm": hyperparameters.to_json(algorithm), "environment": described}
+    config = {"format": FORMAT, **settings, "lanes": [lane.as_dict() for lane in lanes]}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 

@@ -256,7 +256,8 @@ def trained_long(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     lanes = {"seeds": [0], "probabilities": [0.1], "limits": [15.0], "lanes": [[0, 0.1, 15.0]]}
-    (folder / "config.json").write_text(json.dumps(lanes))
+    named = {"algorithm": {"name": "qcpo"}, "environment": {"id": "TwoPathEnv-v0"}}
+    (folder / "config.json").write_text(json.dumps(named | lanes))
     header = (
         "seed,probability,limit,iteration,env_steps,"
         "episode_return,episode_cost,cost_quantile,outage,multiplier,steps_per_second\n"

@@ -100,7 +100,7 @@ def test_a_run_from_before_a_setting_was_there_is_resumed_with_its_default(fake,
     ("changed", "message"),
     [
         (("config.json", '"scale"', '"once"'), "config.json is not one of this version of qcrl .*'once'"),
-        (("config.json", '"algorithm"', '"other"'), "config.json is not one of this version of qcrl"),
+        (("config.json", '"algorithm"', '"other"'), "config.json cannot be read: its algorithm is missing"),
         (("metrics.csv", "outage", "shares"), "metrics.csv has other columns than this version of qcrl writes"),
     ],
 )
@@ -130,9 +130,72 @@ def test_what_was_found_out_about_earlier_policies_is_set_aside(fake, tmp_path, 
     assert "are of earlier policies" in capsys.readouterr().err
 
 
+def files(run):
+    return {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+
+def test_a_run_whose_checkpoints_were_removed_is_left_alone(fake, tmp_path):
+    run = train(tmp_path / "run")
+    shutil.rmtree(run.path / "checkpoints")
+    before = files(run)
+    with pytest.raises(UserError, match="has policies but no checkpoint any more"):
+        train(run.path, steps=200, resume=True)
+    assert files(run) == before
+
+
+@pytest.mark.parametrize("damage", ["remove", "cut", "another"])
+def test_lost_policies_are_written_again_from_the_checkpoint(fake, tmp_path, damage):
+    run = train(tmp_path / "run", seeds=2)
+    lost = run.path / "policies" / "seed1-p0.1-d15.safetensors"
+    before, other = lost.read_bytes(), lost.with_name("seed0-p0.1-d15.safetensors").read_bytes()
+    lost.write_bytes({"remove": b"", "cut": before[:-3], "another": other}[damage])
+    if damage == "remove":
+        lost.unlink()
+    train(run.path, seeds=2, resume=True)
+    assert lost.read_bytes() == before
+
+
+def test_a_torn_policy_is_told_in_one_sentence(fake, tmp_path):
+    run = train(tmp_path / "run")
+    (path,) = (run.path / "policies").iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"is not a complete file.*--resume, which writes its policies again"):
+        run.frozen  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "episodes.csv", "events"])
+def test_nothing_is_cut_where_one_file_is_not_as_it_was(fake, tmp_path, name):
+    run = train(tmp_path / "run")
+    for path in run.path.glob("*.csv"):
+        path.write_bytes(path.read_bytes() + b"0,0.1")
+    (changed,) = run.path.glob("events.out.*") if name == "events" else [run.path / name]
+    changed.write_bytes(b"\xff\xfe")
+    before = files(run)
+    with pytest.raises(UserError, match="is shorter than at its last checkpoint"):
+        train(run.path, steps=200, resume=True)
+    assert files(run) == before
+
+
+def test_bytes_that_are_no_text_are_other_columns(fake, tmp_path):
+    run = train(tmp_path / "run")
+    path = run.path / "metrics.csv"
+    path.write_bytes(b"\xff" + path.read_bytes()[1:])
+    with pytest.raises(UserError, match="has other columns"):
+        train(run.path, steps=200, resume=True)
+    with pytest.raises(UserError, match=r"metrics\.csv is not a table"):
+        run.metrics  # noqa: B018
+
+
+def test_a_run_that_is_refused_before_training_leaves_no_folder(fake, tmp_path):
+    with pytest.raises(UserError, match=r"take .* GB at least"):
+        train(tmp_path / "run", num_envs=10**9)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_without_checkpoints_says_that_it_starts_over(fake, tmp_path, capsys):
     run = train(tmp_path / "run")
     shutil.rmtree(run.path / "checkpoints")
+    shutil.rmtree(run.path / "policies")
     again = train(run.path, resume=True)
     assert "holds no checkpoint, so training starts from the beginning" in capsys.readouterr().err
     assert rows(again) == rows(run)

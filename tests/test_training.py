@@ -293,7 +293,7 @@ def test_compiled_programs_are_kept(tmp_path, monkeypatch):
 
 def test_a_terminal_gets_a_bar(fake, tmp_path, monkeypatch):
     screen = io.StringIO()
-    monkeypatch.setattr(terminal, "Console", lambda **_: Console(file=screen, force_terminal=True, width=80))
+    monkeypatch.setattr(terminal, "console", lambda _: Console(file=screen, force_terminal=True, width=80))
     train(tmp_path / "run")
     assert "compiling fake for 1 lane" in screen.getvalue()
     assert "(asked 0.1)" in screen.getvalue()

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from qcrl.errors import UserError, load, path_of
+from qcrl.errors import UserError, load, path_of, require_trust
 from qcrl.kinds import Json
 from qcrl.quantiles import empirical_quantile
 
@@ -220,10 +220,14 @@ def from_dict(description: Mapping[str, object]) -> Constraint:
     kinds: dict[str, type[Constraint]] = {kind.__name__: kind for kind in (Outage, CVaR, Mean)}
     values = dict(description)
     name = str(values.pop("kind", ""))
+    require_trust(name, "constraint")
     kind = load(name, "constraint") if ":" in name else kinds.get(name)
     if not (isinstance(kind, type) and issubclass(kind, Constraint)):
         raise UserError(f"there is no constraint {name!r}; the known ones are {', '.join(kinds)}")
-    return kind(**values)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise UserError(f"{name} cannot be made of {values} ({error}); give the fields that it has") from None
 
 
 def _holds(value: Any, condition: Callable[[Any], bool]) -> bool:

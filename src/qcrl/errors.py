@@ -1,6 +1,7 @@
 """The exceptions that mean: the caller gave something that cannot work, and here is what to do."""
 
 import difflib
+import sys
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
@@ -31,8 +32,31 @@ def check_name(kind: str, name: str, known: Iterable[str]) -> None:
         raise UserError(f"there is no {kind} {name!r}; {hint}the known ones are {', '.join(known)}")
 
 
+_TRUSTED: set[str] = set()
+"""Modules that the caller has named in this process."""
+
+
+def trust(*modules: str) -> None:
+    """From now on, files may name what is in these modules."""
+    _TRUSTED.update(modules)
+
+
+def require_trust(text: str, what: str, calls: bool = False) -> None:
+    """Raise where a file names code that the caller has not.
+
+    A class may also be looked up in a module that is imported already. What is called must have been named.
+    """
+    module, colon, _ = text.rpartition(":")
+    if colon and module not in _TRUSTED and (calls or module not in sys.modules):
+        python = "pass it" if calls else f"import {module} first"
+        raise UserError(
+            f"{what} is {text!r}, says a file, and to use it runs code of the module {module}; if you trust that, add "
+            f"--trust {module}, or from Python {python}"
+        )
+
+
 def load(text: str, what: str) -> Any:
-    """The object that `module:name` means."""
+    """The object that `module:name` means, named by the caller."""
     module, _, name = text.partition(":")
     found = import_named(module, what, text)
     try:
@@ -46,7 +70,8 @@ def load(text: str, what: str) -> Any:
 
 
 def import_named(module: str, what: str, text: str) -> Any:
-    """The module that a text names. Whatever goes wrong inside it is told in one sentence."""
+    """The module that a text names, which is then trusted. Whatever goes wrong inside it is told in one sentence."""
+    trust(module)
     try:
         return import_module(module)
     except KeyboardInterrupt:

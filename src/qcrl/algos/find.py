@@ -60,5 +60,6 @@ def build(name: str, preset: str | None = None) -> Algorithm:
     kind = find(name)
     if preset is None and not kind.presets:
         return kind()
-    check_name("preset", preset or DEFAULT_PRESET, kind.presets)
-    return kind.presets[preset or DEFAULT_PRESET]
+    preset = DEFAULT_PRESET if preset is None else preset
+    check_name("preset", preset, kind.presets)
+    return kind.presets[preset]

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.find import find, name_of
-from qcrl.errors import UserError, check_name
+from qcrl.errors import UserError, check_name, require_trust
 from qcrl.kinds import Json, Settings
 
 
@@ -25,7 +25,7 @@ def replace(algorithm: Algorithm, overrides: Settings) -> Algorithm:
         check_name("hyper-parameter", field, field_names(type(algorithm)))
         try:
             values[field] = coerce(hints[field], value)
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, TypeError):
             raise UserError(f"{field} is {value!r}, but must be {describe(hints[field])}; change its value") from None
     return dataclasses.replace(algorithm, **values)
 
@@ -78,7 +78,7 @@ def coerce(hint: Any, value: Any) -> Any:
     options = get_args(hint)
     if get_origin(hint) in (Union, types.UnionType):
         for option in options:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, OverflowError):
                 return coerce(option, value)
     elif get_origin(hint) is tuple:
         parts = value if isinstance(value, list | tuple) else (value,)
@@ -123,4 +123,5 @@ def from_json(description: Json) -> Algorithm:
         name: words.get(value, value) if isinstance(value, str) else value
         for name, value in description["fields"].items()
     }
+    require_trust(description["name"], "algorithm")
     return replace(find(description["name"])(), fields)

@@ -57,4 +57,5 @@ class Multiplier(NamedTuple):
 
 def episode_window(window: int, probability: float, outages: int = 2) -> int:
     """How many recent episodes to judge by: `window`, or more where it would hold fewer allowed outages than this."""
-    return max(window, math.ceil(outages / probability - 1e-9))
+    needed = outages / probability - 1e-9
+    return max(window, math.ceil(min(needed, 1e300)))

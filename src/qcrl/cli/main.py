@@ -1,7 +1,9 @@
 """The command line, a thin layer over the public names. A command is a file in cli/ and a line in COMMANDS."""
 
 import argparse
+import contextlib
 import difflib
+import errno
 import os
 import re
 import sys
@@ -9,7 +11,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn
 
-from qcrl.errors import UserError
+from qcrl.errors import UserError, trust
+from qcrl.output import unbreakable
 from qcrl.version import __version__
 
 COMMANDS = {
@@ -45,25 +48,42 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command. The exit code is 0 on success, 2 on a user's mistake, 1 where a training broke down."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # `python script.py` sees the modules beside it, and so shall `module:function`
+    _see_modules_here()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA comments on its cache; its errors are exceptions anyway
-    try:
-        code = _run(sys.argv[1:] if argv is None else argv)
-        sys.stdout.flush()
+    with unbreakable() as out:
+        code = _guarded(sys.argv[1:] if argv is None else argv)
+        out.flush()
+        if isinstance(out.error, OSError) and out.error.errno == errno.ENOSPC:
+            print("qcrl: what was to be printed could not be written: the disk is full", file=sys.stderr)
+            return code or 2
         return code
+
+
+def _see_modules_here() -> None:
+    """`python script.py` sees the modules beside it, and so shall `module:function`."""
+    with contextlib.suppress(OSError):  # the working folder may have been removed
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+
+
+def _guarded(arguments: list[str]) -> int:
+    """The exit code, whatever happens."""
+    try:
+        return _run(arguments)
     except UserError as error:
         print(f"qcrl: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as interrupt:
-        print(f"qcrl: {str(interrupt) or 'stopped before anything was saved'}", file=sys.stderr)
+        print(f"qcrl: {str(interrupt) or 'stopped; what was saved before is kept'}", file=sys.stderr)
         return getattr(interrupt, "exit_code", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains once more at its exit
-        return 0
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         print(f"qcrl: cannot read or write{where}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        print("qcrl: there is not enough memory for that; give fewer lanes, environments or units", file=sys.stderr)
         return 2
 
 
@@ -74,8 +94,20 @@ def _run(arguments: list[str]) -> int:
     if name not in COMMANDS:
         raise UserError(f"there is no command {name!r}; the commands are {', '.join(COMMANDS)}")
     parser = Parser(prog=f"qcrl {name}", description=_sentence(COMMANDS[name]), allow_abbrev=False)
+    early = Parser(add_help=False, allow_abbrev=False)
+    for each in (early, parser):
+        each.add_argument(
+            "--trust",
+            action="append",
+            default=[],
+            metavar="MODULE",
+            help="let a run name an environment, cost, algorithm or constraint of this module of yours (default: none)",
+        )
+    trust(*early.parse_known_args(arguments[1:])[0].trust)
     handler: Handler = import_module(f"qcrl.cli.{name.replace('-', '_')}").command(parser, arguments[1:])
-    return handler(parser.parse_args(arguments[1:]))
+    args = parser.parse_args(arguments[1:])
+    del args.trust
+    return handler(args)
 
 
 def _general_options() -> Parser:

@@ -2,9 +2,8 @@
 
 import argparse
 
-from rich.console import Console
-
 from qcrl.cli.main import Handler, Parser
+from qcrl.output import console
 
 
 def command(parser: Parser, arguments: list[str]) -> Handler:
@@ -30,7 +29,7 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
 def run(args: argparse.Namespace) -> int:
     from qcrl.show.report import report  # not above: --help need not wait for JAX
 
-    with Console(stderr=True).status("reading") as status:
+    with console().status("reading") as status:
         out = report(args.runs, args.out, args.replays, args.episodes, args.engine, progress=status.update)
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, needs no network")
     return 0

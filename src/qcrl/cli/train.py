@@ -11,10 +11,13 @@ from qcrl.cli.main import COMMANDS, Handler, Parser
 from qcrl.constraints import Outage
 from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.find import find as find_environment
-from qcrl.errors import UserError
+from qcrl.envs.host import costs
+from qcrl.errors import UserError, require_trust
 from qcrl.kinds import Settings
+from qcrl.runs import shapes
 from qcrl.runs.folder import check_format, read_config
 from qcrl.training import loop
+from qcrl.training.claim import trusting
 
 DEFAULTS: Settings = {
     "algo": "outage_ppo",
@@ -74,10 +77,13 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
 def _algorithm_among(arguments: list[str]) -> str:
     """The algorithm whose hyper-parameters are options: the one named, that of the run to resume, or the default."""
     out = Path(_peek(arguments, "--out", ""))
-    if "--resume" in arguments and (out / "config.json").exists():
-        return str(read_config(out)["algorithm"]["name"])
     words = [word for word in arguments if not word.startswith("-")]
-    return next((word for word in words if word in algorithms() or _is_class(word)), DEFAULTS["algo"])
+    named = next((word for word in words if word in algorithms() or _is_class(word)), None)
+    if "--resume" in arguments and (out / "config.json").exists():
+        stored = str(read_config(out, shapes.RESUMED)["algorithm"]["name"])
+        require_trust(stored, "algorithm")
+        return stored
+    return named or DEFAULTS["algo"]
 
 
 def _is_class(word: str) -> bool:
@@ -149,11 +155,16 @@ def run(args: argparse.Namespace) -> int:
             if name.startswith("field_") and typed is not None
         },
     )
-    from qcrl.evaluation.verdict import verdict  # not above: --help need not wait for scipy
+    try:
+        from qcrl.evaluation.verdict import verdict  # not above: --help need not wait for scipy
 
-    print(verdict(run, env))
+        print(verdict(run, env))
+    except KeyboardInterrupt as interrupt:
+        raise type(interrupt)(f"stopped before the verdict; the trained run is saved in {run.path}") from None
+    except UserError as error:
+        raise type(error)(f"there is no verdict ({error}); the trained run is saved in {run.path}") from error
     print(f"Run folder: {run.path}")
-    following = [f"qcrl {name} {run.path}" for name in NEXT if name in COMMANDS]
+    following = [f"qcrl {name} {run.path}{trusting(run.config)}" for name in NEXT if name in COMMANDS]
     print("Next: " + ", ".join([*following, f"tensorboard --logdir {run.path}"]))
     return 1 if run.frozen else 0
 
@@ -162,8 +173,12 @@ def _with_defaults(args: argparse.Namespace) -> Settings:
     """What was not given is as in the run that is resumed, or the default."""
     defaults: Settings = {**DEFAULTS, "algorithm": None, "cost": None, "steps": None, "preset": None}
     if args.resume and (Path(args.out) / "config.json").exists():
-        stored = read_config(Path(args.out))
+        stored = read_config(Path(args.out), shapes.RESUMED)
         check_format(Path(args.out), stored)
+        if args.env is None:
+            require_trust(stored["environment"]["id"], "environment", calls=True)
+        if args.cost is None:
+            costs.require_trust(stored["environment"].get("cost"))
         defaults |= {
             "algo": stored["algorithm"]["name"],
             "env": stored["environment"]["id"],

@@ -15,16 +15,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.base import Described, Description
 from qcrl.envs.find import find
+from qcrl.envs.host import costs
 from qcrl.envs.host.costs import CostFunction
-from qcrl.errors import UserError
+from qcrl.errors import UserError, require_trust
 from qcrl.evaluation.summary import Results, Summary, summarise
 from qcrl.kinds import Json
+from qcrl.output import console
 from qcrl.runs.checkpoints import write_file
 from qcrl.runs.folder import Run, load
 from qcrl.runs.jax_policy import JaxPolicy
@@ -139,7 +140,7 @@ class Player:
                 raise UserError(f"{name} has weights that are not finite numbers; train it again")
             if not policy.info.get("alive", True):
                 text = f"warning: {name} turned non-finite in training; its last good policy is run"
-                Console(stderr=True, quiet=not self.progress).print(text, highlight=False, soft_wrap=True)
+                console(self.progress).print(text, highlight=False, soft_wrap=True)
         compilation_cache.use_cache()
         jobs: list[tuple[Played, Seed]] = list(zip(policies, seeds))
         with _shown(f"{purpose} {self.env.id}", len(jobs) * episodes, self.progress) as advance:
@@ -178,7 +179,11 @@ def trained_environment(run: Run, env: Any = None, cost: str | CostFunction | No
     """The environment that the run was trained on: the one given, or the one of that id."""
     trained = run.config["environment"]
     given = env is not None
-    cost = trained.get("cost") if cost is None else cost
+    if not given:
+        require_trust(trained["id"], "environment", calls=True)
+    if cost is None:
+        costs.require_trust(trained.get("cost"))
+        cost = trained.get("cost")
     if not given and trained["id"] not in ENVIRONMENT_IDS:
         reason = "does not come with qcrl"
         try:
@@ -239,10 +244,10 @@ def _write_file(path: Path, text: str) -> None:
 @contextmanager
 def _shown(text: str, total: int, enabled: bool) -> Iterator[Callable[[float], None]]:
     """A bar in a terminal, a line now and then elsewhere, on stderr."""
-    console = Console(stderr=True, quiet=not enabled)
+    shown = console(enabled)
     done, last = 0.0, time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, disable=not (enabled and console.is_terminal))
+    bar = Progress(*columns, console=shown, disable=not (enabled and shown.is_terminal))
     task = bar.add_task(text, total=total)
 
     def advance(more: float) -> None:
@@ -250,9 +255,9 @@ def _shown(text: str, total: int, enabled: bool) -> Iterator[Callable[[float], N
         done += more
         bar.update(task, completed=round(done))
         now = time.monotonic()
-        if not console.is_terminal and now - last >= SECONDS_BETWEEN_LINES:
+        if not shown.is_terminal and now - last >= SECONDS_BETWEEN_LINES:
             last = now
-            console.print(f"{text}: {round(done):,} of {total:,} episodes", highlight=False, soft_wrap=True)
+            shown.print(f"{text}: {round(done):,} of {total:,} episodes", highlight=False, soft_wrap=True)
 
     with bar:
         yield advance

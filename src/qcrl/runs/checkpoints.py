@@ -12,6 +12,7 @@ from safetensors.numpy import save
 
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Tree
+from qcrl.runs import shapes
 from qcrl.runs.files import Torn, checksum, read_arrays, read_info
 
 __all__ = ["Torn", "load_checkpoint", "read_info", "read_tree", "save_checkpoint", "write_file", "write_tree"]
@@ -70,6 +71,14 @@ def read_tree(path: Path, like: Tree) -> Tree:
     return jax.tree_util.tree_map_with_path(restore, like)
 
 
+def is_whole(path: Path, info: Json) -> bool:
+    """Whether this file was saved with this info, and is as it was then."""
+    try:
+        return read_arrays(path)[0] == json.loads(json.dumps(info))
+    except Torn:
+        return False
+
+
 def save_checkpoint(folder: Path, iteration: int, state: Tree, info: Json) -> None:
     """Add a checkpoint and drop all but the newest few."""
     folder.mkdir(exist_ok=True)
@@ -85,8 +94,10 @@ def load_checkpoint(
     reason = None
     for path in _newest_first(folder):
         try:
-            return read_tree(path, like), read_info(path)
-        except Torn as torn:
+            tree, info = read_tree(path, like), read_info(path)
+            shapes.check(info, shapes.Checkpoint, path, "it is passed over")
+            return tree, info
+        except (Torn, UserError) as torn:
             reason = torn
             say(f"warning: passed over a checkpoint ({torn})")
     if reason is not None:

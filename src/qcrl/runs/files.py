@@ -39,6 +39,9 @@ def _read(path: Path, arrays: bool) -> tuple[Json, dict[str, np.ndarray]]:
     try:
         with safe_open(path, framework="numpy") as file:
             names = file.keys() if arrays else ()
-            return json.loads(file.metadata()["qcrl"]), {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            metadata = json.loads(file.metadata()["qcrl"])
+            if not isinstance(metadata["info"], dict) or not isinstance(metadata["checksum"], str):
+                raise ValueError("it does not say what it holds")
+            return metadata, {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise Torn(f"{path} is not a complete file of qcrl: {error}") from error

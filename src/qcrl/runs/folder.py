@@ -1,7 +1,7 @@
 """The run folder, as others read it: config.json, metrics.csv, episodes.csv and policies/."""
 
 import csv
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 
 from qcrl.errors import UserError
 from qcrl.kinds import Json
-from qcrl.runs import checkpoints
+from qcrl.runs import checkpoints, shapes
 from qcrl.runs.lane import Lane, from_dict, from_earlier_version
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 FORMAT = 2
 """Of config.json and of what lies beside it. Of runs in another one, only tables and curves can be read."""
 
-
+WHOLE = ("seed", "iteration", "env_steps", "episode")
+"""Columns of whole numbers."""
 Pick = float | None
 """The value that the lane meant has; None where it may be left out."""
 
@@ -35,7 +36,7 @@ class Run:
     @cached_property
     def config(self) -> Json:
         """What was trained, on what, under which constraint: the content of config.json."""
-        return read_config(self.path)
+        return read_config(self.path, shapes.TRAINED)
 
     @cached_property
     def lanes(self) -> tuple[Lane, ...]:
@@ -45,17 +46,28 @@ class Run:
     @property
     def metrics(self) -> dict[str, np.ndarray]:
         """The columns of metrics.csv: one row per lane and iteration."""
-        return read_columns(self.path / "metrics.csv")
+        return read_columns(self.path / "metrics.csv", ("seed", "probability", "limit", "iteration", "env_steps"))
 
     @property
     def episodes(self) -> dict[str, np.ndarray]:
         """The columns of episodes.csv: one row per finished training episode."""
-        return read_columns(self.path / "episodes.csv")
+        return read_columns(self.path / "episodes.csv", ("seed", "probability", "limit", "env_steps", "return", "cost"))
 
     @property
     def frozen(self) -> tuple[Lane, ...]:
         """Lanes whose training turned non-finite. Their policies are the last good ones."""
-        return tuple(lane for lane in self.lanes if not checkpoints.read_info(self.policy_file(lane))["alive"])
+        return tuple(lane for lane in self.lanes if not self.policy_info(lane).get("alive", True))
+
+    def policy_info(self, lane: Lane) -> Json:
+        """What is saved beside the arrays of a lane's policy."""
+        path = self.policy_file(lane)
+        advice = "continue the run with --resume, which writes its policies again, or train it again"
+        try:
+            info = checkpoints.read_info(path)
+        except checkpoints.Torn as torn:
+            raise UserError(f"{torn}; {advice}") from None
+        shapes.check(info, shapes.Policy, path, advice)
+        return info
 
     def policy_file(self, lane: Lane) -> Path:
         path = self.path / "policies" / f"{lane}.safetensors"
@@ -121,16 +133,17 @@ def load(path: str | Path) -> Run:
     return run
 
 
-def read_config(folder: Path) -> Json:
+def read_config(folder: Path, needed: Sequence[str] = ()) -> Json:
+    """The content of config.json, with these keys among others."""
+    path, advice = folder / "config.json", "give the folder of a run, or put its own config.json there"
     try:
-        config = json.loads((folder / "config.json").read_text())
-        if "lanes" not in config:
-            raise ValueError("it does not describe a run")
-        return config
+        config = shapes.read_json(path, shapes.Config, advice)
     except FileNotFoundError:
         raise UserError(f"there is no run in {folder}: it has no config.json; give the folder of a run") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'} cannot be read ({error}); give the folder of a run") from None
+    missing = [key for key in needed if key not in config]
+    if missing:
+        raise UserError(f"{path} cannot be read: its {missing[0]} is missing; {advice}")
+    return config
 
 
 def lanes_of(config: Json) -> tuple[Lane, ...]:
@@ -150,19 +163,49 @@ def check_format(folder: Path, config: Json) -> None:
         )
 
 
-def read_columns(path: Path) -> dict[str, np.ndarray]:
+def read_columns(path: Path, required: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """The columns of a CSV file of numbers. Its last row may be torn: a training may be writing it."""
+    advice = "give the folder of a run that has trained, or a file like its metrics.csv"
     try:
-        with open(path, newline="") as file:
-            rows = csv.reader(file)
-            names = next(rows)
-            table = np.array([row for row in rows if len(row) == len(names)], dtype=float)
-    except (OSError, StopIteration):
-        raise UserError(f"{path} cannot be read; give the folder of a run that has trained") from None
-    columns = table.T if table.size else np.empty((len(names), 0))
-    return {
-        name: column.astype(int) if name in ("seed", "iteration", "env_steps") else column
-        for name, column in zip(names, columns)
-    }
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = [(rows.line_num, row) for rows in [csv.reader(file)] for row in rows]
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); {advice}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} is not a table ({error}); {advice}") from None
+    names = rows[0][1] if rows else []
+    missing = [name for name in required if name not in names]
+    if not names or missing or len(set(names)) < len(names):
+        what = f"has no column {', '.join(missing)}" if missing else "has no header, or a column twice"
+        raise UserError(f"{path} {what}; {advice}")
+    body = rows[1:-1] + [row for row in rows[1:][-1:] if len(row[1]) == len(names)]
+    for line, row in body:
+        if len(row) != len(names):
+            raise UserError(f"{path}, line {line}: {len(row)} values, but there are {len(names)} columns; {advice}")
+    return {name: _column(path, name, [(line, row[i]) for line, row in body]) for i, name in enumerate(names)}
+
+
+def _column(path: Path, name: str, cells: list[tuple[int, str]]) -> np.ndarray:
+    try:
+        column = np.array([text for _, text in cells], dtype=float)
+    except ValueError:
+        line, text = next(cell for cell in cells if not _is_number(cell[1]))
+        raise UserError(f"{path}, line {line}: {name} is {text!r}, but must be a number; mend that line") from None
+    if name not in WHOLE:
+        return column
+    whole = (np.abs(column) < 2**53) & (column == np.round(column))
+    if not whole.all():
+        line, text = cells[int(np.argmin(whole))]
+        raise UserError(f"{path}, line {line}: {name} is {text!r}, but must be a whole number; mend that line")
+    return column.astype(int)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _listing(values: list[Any]) -> str:

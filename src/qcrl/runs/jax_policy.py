@@ -15,7 +15,7 @@ from qcrl.envs.base import Description
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Tree
 from qcrl.nets.network import Inputs, Memory
-from qcrl.runs import checkpoints, lane
+from qcrl.runs import checkpoints, lane, shapes
 from qcrl.runs.forward import Known
 from qcrl.runs.policy import Carry, Number, Pick, Policy
 
@@ -67,10 +67,11 @@ def load(path: Path) -> JaxPolicy:
     """The policy in this file."""
     try:
         info = checkpoints.read_info(path)
+        shapes.check(info, shapes.Policy, path, "train it again")
         algorithm = hyperparameters.from_json(info["algorithm"])
         env = Description.from_dict(info["environment"])
         state = checkpoints.read_tree(path, like=_shapes(algorithm, env, lane.from_dict(info).constraints))
-    except (checkpoints.Torn, KeyError, TypeError, UserError) as error:
+    except Exception as error:  # a file may ask for anything, such as networks of no size, or of any
         raise UserError(f"{path} is not a policy of this version of qcrl ({error}); train it again") from error
     return JaxPolicy(algorithm, env, jax.tree.map(jnp.asarray, state), info | {"name": path.stem})
 

@@ -45,8 +45,8 @@ class Lane:
 
     def __str__(self) -> str:
         """Unique among lanes, and the name of its files."""
-        rate = "" if self.learning_rate is None else f"-lr{_text(self.learning_rate)}"
-        return f"seed{self.seed}-p{_text(self.probability)}-d{_text(self.limit)}{rate}"
+        rate = "" if self.learning_rate is None else f"-lr{shortest(self.learning_rate)}"
+        return f"seed{self.seed}-p{shortest(self.probability)}-d{shortest(self.limit)}{rate}"
 
     def as_dict(self) -> Json:
         """As JSON gives it back."""
@@ -84,6 +84,6 @@ def from_earlier_version(values: Sequence[Any], kind: str) -> Lane:
     return make_lane(int(seed), found[kind].from_outage(outage), outage, *rate)
 
 
-def _text(number: float) -> str:
+def shortest(number: float) -> str:
     """The shortest text that gives the number back; whole numbers without a point."""
     return repr(float(number)).removesuffix(".0")

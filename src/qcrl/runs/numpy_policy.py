@@ -41,7 +41,7 @@ def load(path: Path) -> NumpyPolicy:
         env = Description.from_dict(info["environment"])
         if info.get("forward") is not None:
             return NumpyPolicy(env, info, arrays)
-    except (files.Torn, KeyError, TypeError) as error:
+    except Exception as error:  # a file may say anything of how it acts
         raise UserError(f"{path} is not a policy of this version of qcrl ({error}); train it again") from error
     raise UserError(
         f"{path} does not say how its policy acts without JAX: its algorithm is one of your own, or it was trained "

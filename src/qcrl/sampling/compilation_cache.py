@@ -9,10 +9,13 @@ import jax
 
 def use_cache() -> None:
     """Keep compiled programs in QCRL_CACHE (default ~/.cache/qcrl; empty: nowhere), unless JAX has a cache already."""
-    folder = os.environ.get("QCRL_CACHE", str(Path.home() / ".cache" / "qcrl"))
-    if not folder or getattr(jax.config, "jax_compilation_cache_dir", None):
+    if getattr(jax.config, "jax_compilation_cache_dir", None):
         return
-    with contextlib.suppress(OSError):  # no cache is slower, not wrong
+    with contextlib.suppress(OSError, RuntimeError):  # no cache, or no home, is slower, not wrong
+        folder = os.environ.get("QCRL_CACHE")
+        folder = str(Path.home() / ".cache" / "qcrl") if folder is None else folder
+        if not folder:
+            return
         Path(folder).mkdir(parents=True, exist_ok=True)
         jax.config.update("jax_compilation_cache_dir", folder)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

@@ -12,7 +12,7 @@ from qcrl.envs.base import Described, Environment
 from qcrl.envs.host.environment import HostEnv
 from qcrl.errors import UserError
 from qcrl.kinds import Tree
-from qcrl.sampling import device
+from qcrl.sampling import device, memory
 from qcrl.sampling.host import HostSampler, Watch
 from qcrl.sampling.learner import Learner, Scalars
 from qcrl.sampling.record import Metrics, State
@@ -89,9 +89,11 @@ def open_program(
             sampler = HostSampler(learner, env, fleet, seeds, first, watch)
             yield Program(sampler.iterate, sampler.compile(shapes))
         return
-    iterate = on_devices(learner, env, mesh(env, len(seeds)))  # type: ignore[arg-type]
-    compiled = jax.jit(iterate, donate_argnums=0).lower(state).compile()
-    yield Program(compiled, jax.eval_shape(iterate, shapes)[1].scalars)
+    devices = mesh(env, len(seeds))
+    iterate = on_devices(learner, env, devices)  # type: ignore[arg-type]
+    traced = jax.jit(iterate, donate_argnums=0).trace(state)
+    memory.require_memory(memory.peak(traced.jaxpr.jaxpr), "values of one iteration", devices.size)
+    yield Program(traced.lower().compile(), traced.out_info[1].scalars)
 
 
 def on_devices(learner: Learner, env: Environment, devices: Mesh) -> Callable[[State], tuple[State, Metrics]]:

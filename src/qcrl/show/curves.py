@@ -1,6 +1,5 @@
 """What plots and reports read from run folders: curves over seeds, episode costs with their tails, certificates."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,9 +11,12 @@ from scipy.stats import norm, weibull_min
 from qcrl.errors import UserError
 from qcrl.evaluation.summary import Results, summarise
 from qcrl.kinds import Json
+from qcrl.runs import shapes
 from qcrl.runs.folder import Run, load, read_columns, read_config
-from qcrl.runs.lane import by_setting
+from qcrl.runs.lane import by_setting, shortest
 
+SETTING = ("seed", "probability", "limit", "env_steps")
+"""Columns that a table needs to be drawn."""
 RECENT = 100
 """Training episodes per seed that stand in for an evaluation where there is none: the last ones."""
 
@@ -58,34 +60,21 @@ def read_curves(paths: Iterable[str | Path]) -> list[Curves]:
 
 def _read_settings(path: Path) -> list[Curves]:
     if path.suffix == ".csv":
-        folder, table = path.parent, read_table(path)
-        config = read_config(folder) if (folder / "config.json").exists() else None
+        folder, table = path.parent, read_columns(path, SETTING)
+        config = read_config(folder, shapes.TRAINED) if (folder / "config.json").exists() else None
         name, environment = (label(config), config["environment"]["id"]) if config else (path.stem, "")
     else:
         run = load(path)
         table, name, environment = run.metrics, label(run.config), run.config["environment"]["id"]
-    missing = {"seed", "probability", "limit", "env_steps"} - set(table)
-    if missing:
-        raise UserError(f"{path} has no column {', '.join(sorted(missing))}; give a file like a run's metrics.csv")
     names = [name for name in ("probability", "limit", "learning_rate") if name in table]
     settings = dict.fromkeys(zip(*(table[name].tolist() for name in names)))
     curves = []
     for probability, limit, *rate in settings:
         rows = np.all([table[key] == value for key, value in zip(names, (probability, limit, *rate))], axis=0)
         columns = {column: values[rows] for column, values in table.items()}
-        full = f"{name}, p = {probability:g}" + "".join(f", lr = {each:g}" for each in rate)
+        full = f"{name}, p = {shortest(probability)}" + "".join(f", lr = {shortest(each)}" for each in rate)
         curves.append(Curves(full, environment, probability, limit, str(path), columns))
     return curves
-
-
-def read_table(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a CSV file of numbers."""
-    try:
-        return read_columns(path)
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"{path} is not a table of numbers ({error}); give a file like a run's metrics.csv") from None
 
 
 def label(config: Json) -> str:
@@ -97,7 +86,7 @@ def label(config: Json) -> str:
 def _distinct(found: Sequence[Curves]) -> list[Curves]:
     """Labels also name the limit where there are several, and the run where two would still be the same."""
     several = len({curves.limit for curves in found}) > 1
-    named = [replace(c, label=f"{c.label}, d = {c.limit:g}") if several else c for c in found]
+    named = [replace(c, label=f"{c.label}, d = {shortest(c.limit)}") if several else c for c in found]
     taken = [(c.environment, c.label) for c in named]
     return [
         replace(c, label=f"{c.label} ({_short(c.source)})") if taken.count((c.environment, c.label)) > 1 else c
@@ -125,6 +114,8 @@ class Evaluation:
 
     def costs(self, probability: float, limit: float) -> Float[np.ndarray, " episodes"]:
         chosen = (self.episodes["probability"] == probability) & (self.episodes["limit"] == limit)
+        if not chosen.any():
+            raise UserError(f"{self.name}: none is of p = {probability:g} and limit {limit:g}; evaluate the run again")
         return np.sort(self.episodes["cost"][chosen])
 
 
@@ -135,15 +126,17 @@ def evaluations(run: Run) -> list[Evaluation]:
 
 def read_evaluation(path: Path) -> Evaluation:
     """The evaluation in this JSON file, with the episodes in the CSV file beside it."""
-    content = read_json(path)
+    advice = "evaluate the run again, or remove it"
     try:
-        kind = "deterministic actions" if content["deterministic"] else "drawn actions"
-        name = f"{content['episodes']:,} fresh episodes per seed, {content['engine']} engine, {kind}"
-        return Evaluation(name, content["per_lane"], content["pooled"], read_table(path.with_suffix(".csv")))
-    except UserError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is no evaluation of this version ({error!r}); evaluate the run again") from None
+        content = shapes.read_json(path, shapes.Evaluation, advice)
+    except FileNotFoundError:
+        raise UserError(f"there is no {path}; {advice}") from None
+    kind = "deterministic actions" if content["deterministic"] else "drawn actions"
+    name = f"{content['episodes']:,} fresh episodes per seed, {content['engine']} engine, {kind}"
+    table = read_columns(path.with_suffix(".csv"), ("seed", "probability", "limit", "return", "cost"))
+    if not all(np.isfinite(table[name]).all() for name in ("return", "cost")):
+        raise UserError(f"{path.with_suffix('.csv')} has returns or costs that are not finite; {advice}")
+    return Evaluation(name, content["per_lane"], content["pooled"], table)
 
 
 def recent_training(run: Run) -> Evaluation:
@@ -176,13 +169,3 @@ def empirical_survival(costs: Float[np.ndarray, " episodes"]) -> tuple[np.ndarra
     """Corners of the staircase Pr(cost > x): after each distinct cost, the share of episodes that cost more."""
     x, counts = np.unique(costs, return_counts=True)
     return np.append(0.0, x), np.append(1.0, 1 - np.cumsum(counts) / len(costs))
-
-
-def read_json(path: Path) -> Json:
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); write it again or remove it") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds no result; write it again or remove it")
-    return content

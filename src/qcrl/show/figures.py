@@ -1,5 +1,6 @@
 """Figures of runs: learning curves over seeds, the multiplier, and the distribution of episode costs with its tails."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from matplotlib.typing import LineStyleType
 
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Settings
+from qcrl.runs.checkpoints import write_file
 from qcrl.runs.folder import Run, load
 from qcrl.show.curves import Curves, Evaluation, empirical_survival, evaluations, label, read_curves, tails
 
@@ -61,7 +63,13 @@ def check_format(out: str | Path, formats: Sequence[str]) -> Path:
 
 
 def save(drawn: Figure, out: Path) -> Path:
-    drawn.savefig(out, dpi=150, bbox_inches="tight", facecolor="white")
+    """Either whole, or not at all."""
+    picture = io.BytesIO()
+    drawn.savefig(picture, format=out.suffix[1:].lower(), dpi=150, bbox_inches="tight", facecolor="white")
+    try:
+        write_file(out, picture.getvalue())
+    except OSError as error:
+        raise UserError(f"cannot write {out} ({error.strerror or error}); give another file") from None
     return out
 
 
@@ -77,7 +85,7 @@ def figure(curves: Sequence[Curves], rows: Sequence[str] = KINDS["curves"], heig
     panels = drawn.subplots(len(rows), len(environments), sharex="col", squeeze=False)
     for column, environment in enumerate(environments):
         shown = [each for each in curves if each.environment == environment]
-        panels[0, column].set_title(environment, fontsize=11, color=INK)
+        panels[0, column].set_title(_literal(environment), fontsize=11, color=INK)
         panels[-1, column].set_xlabel("environment steps")
         for row, name in enumerate(rows):
             axes = panels[row, column]
@@ -86,12 +94,12 @@ def figure(curves: Sequence[Curves], rows: Sequence[str] = KINDS["curves"], heig
                 _draw_curve(axes, each, name, styles[each.label])
             _draw_targets(axes, shown, name)
             if name == "multiplier":
-                _fit_multipliers(axes, [each.over_seeds(name)[1][-1] for each in shown])
+                _fit_multipliers(axes, [end for each in shown for end in each.over_seeds(name)[1][-1:]])
             if column == 0:
                 axes.set_ylabel(TITLES.get(name, name))
         panels[-1, column].xaxis.set_major_formatter(_steps)
         panels[-1, column].set_xlim(left=0)
-    handles = [Line2D([], [], label=label, linewidth=1.8, **style) for label, style in styles.items()]
+    handles = [Line2D([], [], label=_literal(label), linewidth=1.8, **style) for label, style in styles.items()]
     if {"outage", "episode_cost", "cost_quantile"} & set(rows):
         handles.append(Line2D([], [], color=GREY, linewidth=1, linestyle=":", label="asked for"))
     _legend(drawn, handles, len(environments))
@@ -149,6 +157,11 @@ def _steps(value: float, _: object = None) -> str:
     return f"{value:g}"
 
 
+def _literal(text: str) -> str:
+    """A name as it is: between two dollars, matplotlib would look for a formula."""
+    return text.replace("$", r"\$")
+
+
 def _tidy(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.6)
@@ -179,7 +192,7 @@ def cost_figure(runs: Sequence[Run]) -> Figure:
     for axes, (run, evaluation, pooled), title in zip(panels.flat, shown, titles):
         _draw_costs(axes, evaluation, pooled)
         name = f" ({run.path.resolve().name})" if titles.count(title) > 1 else ""
-        axes.set_title(title.replace("\n", f"{name}\n"), fontsize=9, color=INK)
+        axes.set_title(_literal(title.replace("\n", f"{name}\n")), fontsize=9, color=INK)
     for axes in panels.flat[len(shown) :]:
         axes.set_axis_off()
     handles = [
@@ -194,7 +207,7 @@ def cost_figure(runs: Sequence[Run]) -> Figure:
 
 
 def _cost_title(run: Run, evaluation: Evaluation, pooled: Json) -> str:
-    limit = f", limit {pooled['limit']:g}" if len(run.config["limits"]) > 1 else ""
+    limit = f", limit {pooled['limit']:g}" if len({lane.limit for lane in run.lanes}) > 1 else ""
     setting = f"{label(run.config)} on {run.config['environment']['id']}, p = {pooled['probability']:g}{limit}"
     return f"{setting}\n{evaluation.name}"
 

@@ -1,6 +1,7 @@
 """Sweeps: a grid of trainings, in groups that fit the device, on this machine or on a Ray cluster."""
 
 import json
+import os
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qcrl.errors import UserError
-from qcrl.runs import checkpoints
+from qcrl.runs import checkpoints, shapes
 from qcrl.sweeps import grid as grids
 from qcrl.sweeps.display import Watch
 from qcrl.sweeps.grid import Cell
@@ -61,6 +62,8 @@ def sweep(
     out = Path(out)
     cells = grids.cells(dict(grid)) if isinstance(grid, Mapping) else grids.read_grid(grid)
     if engine == "ray":
+        if options.get("address") is None:  # read when Ray is imported: a Ray for this machine listens to it alone
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         from qcrl.sweeps import ray_engine
 
         ray_engine.connect(options.pop("address", None))
@@ -79,7 +82,7 @@ def plan(cells: Sequence[Cell], out: Path, lanes_that_fit: Callable[[Cell], int]
     """The grid's groups. How large they may be is settled once and kept, so that a restart finds the same ones."""
     path = out / "plan.json"
     try:
-        kept = json.loads(path.read_text()) if path.exists() else {}
+        kept = shapes.read_json(path, shapes.Plan, "remove it, or give another --out") if path.exists() else {}
         for cell in cells:
             if cell.path not in kept:
                 (whole,) = split(cell, most=2**62)

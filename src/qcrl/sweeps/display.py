@@ -5,9 +5,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 
+from qcrl.output import console
 from qcrl.sweeps.groups import Group, finished, progress
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -20,7 +20,7 @@ class Watch:
     def __init__(self, groups: Sequence[Group], out: Path, enabled: bool = True) -> None:
         self.groups = groups
         self.out = out
-        self.console = Console(stderr=True, quiet=not enabled)
+        self.console = console(enabled)
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(None), TaskProgressColumn())
         self.bar = Progress(*columns, console=self.console, disable=not (enabled and self.console.is_terminal))
         self.task = self.bar.add_task("", total=1.0)

@@ -144,7 +144,7 @@ def _values(table: Json, known: list[str], where: Where) -> Settings:
         hint = HINTS[key]
         try:
             values[key] = dict(value) if key == "overrides" and isinstance(value, dict) else _coerce(hint, value)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise UserError(f"{where(key)}: {value!r} is given, but it must be {_describe(hint)}; change it") from None
     return values
 

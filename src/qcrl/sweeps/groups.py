@@ -8,8 +8,9 @@ from pathlib import Path
 
 from qcrl.algos import hyperparameters
 from qcrl.constraints import Outage
+from qcrl.errors import UserError
 from qcrl.kinds import Json
-from qcrl.runs import checkpoints
+from qcrl.runs import checkpoints, shapes
 from qcrl.sweeps.grid import Cell
 
 FINISHED = "finished.json"
@@ -96,11 +97,11 @@ def run_group(group: Group, folder: Path, checkpoint_interval: float) -> None:
 def finished(group: Group, folder: Path) -> Json | None:
     """What was written when the group was finished; None where it was not with these settings, steps and episodes."""
     try:
-        done = json.loads((folder / FINISHED).read_text())
-    except (OSError, ValueError):
+        done = shapes.read_json(folder / FINISHED, shapes.Finished, "it is made again")
+    except (OSError, UserError):
         return None
-    enough = done.get("steps", 0) >= group.cell.steps and done.get("episodes", 0) >= group.cell.episodes
-    return done if enough and done.get("settings") == _settings(group) else None
+    enough = done["steps"] >= group.cell.steps and done["episodes"] >= group.cell.episodes
+    return done if enough and done["settings"] == _settings(group) else None
 
 
 def _settings(group: Group) -> Json:

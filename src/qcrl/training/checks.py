@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from operator import index
 
 from qcrl.algos import replay_buffer
@@ -15,6 +16,9 @@ from qcrl.errors import UserError
 from qcrl.kinds import Settings
 from qcrl.runs.lane import Lane, make_lane
 from qcrl.sampling import program
+
+MOST_LANES = 100_000
+"""Each has a policy file of its own."""
 
 
 def learning_rates(overrides: Settings) -> tuple[Settings, list[float]]:
@@ -40,10 +44,14 @@ def lanes(
     if not asked:
         raise UserError("no constraint was given; give at least one, such as qcrl.Outage(limit=15, probability=0.1)")
     settings = [(trained_under(algorithm, each), each) for each in asked]
+    together = len(settings) * max(1, len(rates))
     try:
-        listed = list(map(index, seeds if isinstance(seeds, Iterable) else range(first_seed, first_seed + seeds)))
+        given = seeds if isinstance(seeds, Iterable) else range(first_seed, first_seed + index(seeds))
+        listed = list(map(index, islice(given, MOST_LANES // together + 1)))
     except TypeError:
         listed = []
+    if len(listed) * together > MOST_LANES:
+        raise UserError(f"seeds is {seeds}, but a run trains at most {MOST_LANES:,} lanes together; give fewer seeds")
     if not listed or min(listed) < 0 or max(listed) >= 2**32:
         raise UserError(
             f"seeds is {seeds} and first_seed {first_seed}, but at least one seed between 0 and 4294967295 is needed; "
@@ -52,7 +60,7 @@ def lanes(
     group = tuple(
         make_lane(seed, *setting, rate) for seed in listed for setting in settings for rate in rates or [None]
     )
-    if len(set(map(str, group))) < len(group):
+    if len(set(map(str, group))) < len(group) or len(set(group)) < len(group):
         raise UserError("a seed, a constraint or a learning rate was given twice; give each of them once")
     return group
 
@@ -102,6 +110,11 @@ def widen_window(algorithm: Algorithm, lanes: Sequence[Lane], warn: Callable[[st
     wider: Settings = {
         name: episode_window(getattr(algorithm, name), probability, algorithm.outages_in_window) for name in judged
     }
+    if max(wider.values()) >= 2**31:
+        raise UserError(
+            f"probability is {probability:g}, but {algorithm.outages_in_window} allowed outages are then found in "
+            f"{max(wider.values()):.3g} episodes only; give a larger probability"
+        )
     widened = dataclasses.replace(algorithm, **wider)
     if widened != algorithm:
         warn(

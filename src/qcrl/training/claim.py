@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
@@ -15,9 +16,10 @@ import jax
 from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
 from qcrl.envs.base import Description
+from qcrl.envs.host.costs import QUOTED
 from qcrl.errors import UserError
 from qcrl.kinds import Json
-from qcrl.runs import checkpoints
+from qcrl.runs import checkpoints, shapes
 from qcrl.runs.folder import FORMAT, check_format, read_config
 from qcrl.runs.lane import Lane
 from qcrl.version import __version__
@@ -55,21 +57,50 @@ def open_folder(out: str | Path | None, config: Json, resume: bool, say: Callabl
     """A folder that this run, and no other process, may write to. A full disk ends in one sentence."""
     folder = Path(out) if out is not None else _new_folder(config)
     try:
+        fresh = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             _claim(folder, config, resume, say)
-            yield folder
+            try:
+                yield folder
+            except UserError:
+                if fresh:
+                    _forget(folder)
+                raise
     except OSError as error:
         begun = (folder / "config.json").exists()
-        advice = f"mend that, and then continue with: qcrl train --resume --out {folder}"
+        advice = f"mend that, and then continue with: {resume_command(folder, config)}"
         raise UserError(
             f"cannot write to {folder} ({error.strerror or error}); {advice if begun else 'give another --out'}"
         ) from error
 
 
+def resume_command(folder: Path, config: Json) -> str:
+    """What continues this run, with the user's own modules that it names."""
+    return f"qcrl train --resume --out {folder}{trusting(config)}"
+
+
+def trusting(config: Json) -> str:
+    """Options that let a run name what it was trained with."""
+    environment = config["environment"]
+    named = [config["algorithm"]["name"], environment["id"]]
+    named += [cost for cost in [environment.get("cost", "")] if not re.fullmatch(QUOTED, cost)]
+    named += [constraint["kind"] for lane in config["lanes"] for constraint in lane["constraints"]]
+    modules = dict.fromkeys(text.rpartition(":")[0] for text in named if ":" in text)
+    return "".join(f" --trust {module}" for module in modules)
+
+
+def _forget(folder: Path) -> None:
+    """A run that was refused before anything was trained leaves no folder behind."""
+    if [path.name for path in folder.iterdir()] == ["config.json"]:
+        (folder / "config.json").unlink()
+        folder.rmdir()
+
+
 def _new_folder(config: Json) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{config['algorithm']['name'].replace(':', '.')}-{config['environment']['id']}"
+    named = re.sub(r"[^\w.+-]", ".", f"{config['algorithm']['name']}-{config['environment']['id']}")
+    name = f"{stamp}-{named}"
     numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in range(1, 1000))
     return next(path for path in numbered if not path.exists())
 
@@ -102,10 +133,11 @@ def _claim(folder: Path, config: Json, resume: bool, say: Callable[[str], None])
     else:
         stored = read_config(folder)
         check_format(folder, stored)
+        read_config(folder, shapes.RESUMED)
         # A setting that is newer than the run has its default in it.
         try:
             settings = hyperparameters.to_json(hyperparameters.from_json(stored["algorithm"]))
-        except (UserError, KeyError, TypeError, AttributeError) as error:
+        except (UserError, KeyError, TypeError, AttributeError, ValueError) as error:
             raise UserError(
                 f"{folder / 'config.json'} is not one of this version of qcrl ({error}); give another --out"
             ) from error
@@ -125,12 +157,18 @@ def _claim(folder: Path, config: Json, resume: bool, say: Callable[[str], None])
             say(
                 "warning: versions, device or XLA flags differ from the first part of the run: not bit for bit the same"
             )
+        return  # nothing is written before it is known that the run can go on
+    write_config(folder, config)
+
+
+def write_config(folder: Path, config: Json) -> None:
+    """config.json as it is from now on."""
     checkpoints.write_file(folder / "config.json", (json.dumps(config, indent=1) + "\n").encode())
 
 
 def _difference(name: str, old: Any, new: Any) -> str:
     """What differs, as deep down as it can be named."""
-    if isinstance(old, dict):
+    if isinstance(old, dict) and isinstance(new, dict):
         name = next(key for key in {**old, **new} if old.get(key) != new.get(key))
         return _difference(name, old.get(name), new.get(name))
     return f"{name} ({old}, now {new})"

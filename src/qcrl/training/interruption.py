@@ -7,15 +7,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 
 class Interrupted(KeyboardInterrupt):
     """Training was asked to stop; everything up to then is saved."""
 
-    def __init__(self, folder: Path, signal_number: int) -> None:
-        super().__init__(f"stopped and saved; continue with: qcrl train --resume --out {folder}")
+    def __init__(self, continuing: str, signal_number: int) -> None:
+        super().__init__(f"stopped and saved; continue with: {continuing}")
         self.exit_code = 128 + signal_number
 
 

@@ -1,6 +1,7 @@
 """The training loop: one compiled program iterates all lanes; around it rows, checkpoints and resuming."""
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,12 +24,12 @@ from qcrl.kinds import Json
 from qcrl.runs import checkpoints
 from qcrl.runs.folder import Run
 from qcrl.runs.lane import Lane
-from qcrl.sampling import compilation_cache, program
+from qcrl.sampling import compilation_cache, memory, program
 from qcrl.sampling.host import Watch
 from qcrl.sampling.program import Workers
 from qcrl.sampling.record import Metrics, State
 from qcrl.training import checks, claim, fit
-from qcrl.training.interruption import BrokenOff, Interrupted, Interruption
+from qcrl.training.interruption import Aborted, BrokenOff, Interrupted, Interruption
 from qcrl.training.sinks.tables import Tables
 from qcrl.training.sinks.terminal import Display
 from qcrl.training.sinks.trackers import TensorBoard, WandB, require_wandb
@@ -80,7 +81,7 @@ def train(
     environment = find_environment(env, cost)
     notes: list[str] = []
     if isinstance(algo, str):
-        preset = preset or default_preset(algo, isinstance(environment, HostEnv))
+        preset = default_preset(algo, isinstance(environment, HostEnv)) if preset is None else preset
         algo = build(algo, preset)
         if preset == HOST_PRESET and isinstance(environment, HostEnv):
             given = fit.chosen_before(out) | overrides if resume else overrides
@@ -135,6 +136,7 @@ class Group:
         self.folder = folder
         self.config = config
         self.display = display
+        self.continuing = claim.resume_command(folder, config)
         self.iterations = -(-config["steps"] // algorithm.steps_per_iteration)
         self.alive = np.ones(len(lanes), bool)
         self.mark = 0.0
@@ -154,6 +156,7 @@ class Group:
         """From the newest checkpoint, or from the start, to the last iteration."""
         compilation_cache.use_cache()
         shapes = jax.eval_shape(self.init)
+        memory.require_memory(memory.tree_bytes(shapes), "the lanes", len(jax.local_devices()))
         restored, info = checkpoints.load_checkpoint(self.folder / "checkpoints", shapes, self.display.say) or (
             None,
             {},
@@ -162,6 +165,12 @@ class Group:
         if restored is not None:
             self.alive = restored.alive
             self.display.say(f"{self.folder} continues after iteration {first:,} of {self.iterations:,}")
+            self.save_policies(restored, only_lost=True)
+        elif any((self.folder / "policies").glob("*.safetensors")):
+            raise UserError(
+                f"{self.folder} has policies but no checkpoint any more, so it cannot go on, and to begin anew would "
+                "replace them; put the checkpoints back, or give another --out"
+            )
         elif (self.folder / "metrics.csv").exists():
             self.display.say(f"{self.folder} holds no checkpoint, so training starts from the beginning")
         if first >= self.iterations or not self.alive.any():
@@ -190,6 +199,7 @@ class Group:
                 )
                 self.tables = Tables(self.folder, self.lanes, scalars, info.get("sizes", {}), self.iterations)
                 stack.enter_context(contextlib.closing(self.tables))
+                claim.write_config(self.folder, self.config)
                 self._set_aside(first)
                 self.tables.curves.append(TensorBoard(self.folder, f".{first}"))
                 if wandb is not None:
@@ -226,14 +236,17 @@ class Group:
             except BrokenOff:
                 self.log([] if pending is None else [(iteration - 1, pending)])
                 self.save(iteration - 1, state)
-                raise Interrupted(self.folder, interruption.requested) from None
-            except UserError as error:  # an environment broke, before the state was touched
+                raise Interrupted(self.continuing, interruption.requested) from None
+            except (UserError, KeyboardInterrupt) as error:  # an environment broke, before the state was touched
+                if isinstance(error, Aborted):
+                    raise
                 if pending is not None:
                     self.log([(iteration - 1, pending)])
                     self.save(iteration - 1, state)
-                resume = f"qcrl train --resume --out {self.folder}"
-                kept = f"; saved up to iteration {iteration - 1}, to continue with: {resume}"
-                raise type(error)(f"{error}{kept if iteration > 1 else ''}") from error
+                if isinstance(error, KeyboardInterrupt):
+                    raise Interrupted(self.continuing, signal.SIGINT) from error
+                kept = f"saved up to iteration {iteration - 1}, to continue with: {self.continuing}"
+                raise type(error)(f"{error}; {kept if iteration > 1 else 'nothing was trained yet'}") from error
             due = time.monotonic() - saved >= max(checkpoint_interval, pause) or iteration == self.iterations
             rows: list[tuple[int, Metrics]] = [] if pending is None else [(iteration - 1, pending)]
             at_once = due or isinstance(self.env, HostEnv)  # where Python steps, nothing is worked on meanwhile
@@ -250,7 +263,7 @@ class Group:
                 if checkpoint_interval:  # a large replay shall not be written most of the time
                     pause = 10 * (saved - begun)
             if asked and iteration < self.iterations:
-                raise Interrupted(self.folder, asked)
+                raise Interrupted(self.continuing, asked)
             if broken:
                 break
 
@@ -283,6 +296,13 @@ class Group:
         """Policies for users, and a checkpoint that a resumed run continues from."""
         state = checkpoints.to_numpy(state)
         sizes = self.tables.sync()
+        # Policies last: where there are some, there is a checkpoint that they can be written from again.
+        checkpoints.save_checkpoint(self.folder / "checkpoints", iteration, state, {"sizes": sizes})
+        self.save_policies(state)
+
+    def save_policies(self, state: State, only_lost: bool = False) -> None:
+        """What `qcrl.load` finds; of a finished run only those that are missing, torn or older than its checkpoint."""
+        state = checkpoints.to_numpy(state)
         policies = self.folder / "policies"
         policies.mkdir(exist_ok=True)
         for index, lane in enumerate(self.lanes):
@@ -296,5 +316,6 @@ class Group:
                 "environment": self.config["environment"],
                 "forward": self.algorithm.deployment(self.env, lane.constraints),
             }
-            checkpoints.write_tree(policies / f"{lane}.safetensors", self.algorithm.policy_state(self.env, own), info)
-        checkpoints.save_checkpoint(self.folder / "checkpoints", iteration, state, {"sizes": sizes})
+            path = policies / f"{lane}.safetensors"
+            if not (only_lost and checkpoints.is_whole(path, info)):
+                checkpoints.write_tree(path, self.algorithm.policy_state(self.env, own), info)

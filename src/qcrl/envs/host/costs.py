@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from qcrl import errors
 from qcrl.envs.host.values import number
 from qcrl.errors import UserError, load
 from qcrl.kinds import Tree
@@ -14,6 +15,7 @@ Info = dict[str, Any]
 CostFunction = Callable[[Tree, Tree, Tree, Info], float]
 """cost_fn(obs, action, next_obs, info), with what the environment itself takes and gives."""
 SIX_TUPLE = "6-tuple"
+QUOTED = r'info\["(.*)"\]'
 HOW_TO = (
     "give cost=KEY for info[KEY], or cost=cost_fn(obs, action, next_obs, info); "
     "on the command line --cost KEY or module:function"
@@ -61,14 +63,21 @@ def parse(cost: str | CostFunction | CostSource | None) -> CostSource | None:
         return cost
     if callable(cost):
         name = getattr(cost, "__qualname__", type(cost).__qualname__)
+        errors.trust(getattr(cost, "__module__", ""))
         return CostSource(function=cost, function_name=f"{getattr(cost, '__module__', '')}:{name}")
     if not isinstance(cost, str) or not cost:
         raise UserError(f"cost is {cost!r}, but must name where the cost is; {HOW_TO}")
     if cost == SIX_TUPLE:
         return CostSource()
-    if quoted := re.fullmatch(r'info\["(.*)"\]', cost):
+    if quoted := re.fullmatch(QUOTED, cost):
         return CostSource(quoted[1])
     return CostSource(function=load(cost, "cost"), function_name=cost) if ":" in cost else CostSource(cost)
+
+
+def require_trust(cost: str | None) -> None:
+    """Raise where a file names a function that the caller has not."""
+    if cost is not None and not re.fullmatch(QUOTED, cost):
+        errors.require_trust(cost, "cost", calls=True)
 
 
 def find(info: Info, values: int, env_id: str) -> CostSource:

@@ -15,7 +15,7 @@ from qcrl.envs.host.fleet import Fleet, Local
 from qcrl.envs.host.spaces import Actions, check_observations, describe_actions
 from qcrl.envs.host.vector import Vector
 from qcrl.envs.host.workers import Workers
-from qcrl.errors import UserError, import_named, load, path_of
+from qcrl.errors import UserError, import_named, load, path_of, trust
 from qcrl.kinds import GymEnv, GymSpace
 
 ASSUMED_HORIZON = 1000
@@ -110,6 +110,7 @@ def open_host(env: str | GymEnv, cost: str | CostFunction | CostSource | None = 
         env_id, make = _name(env), None
     elif callable(env):
         env_id, make = path_of(env), env
+        trust(env_id.partition(":")[0])
     else:
         raise UserError(
             f"env is {env!r}, but must be an id, a function that makes an environment, or an environment; "

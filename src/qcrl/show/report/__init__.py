@@ -18,8 +18,10 @@ from qcrl.envs.point.pictures import ROUTES, Scene, TwoPathScene
 from qcrl.errors import UserError
 from qcrl.evaluation.certificate import read_certificate
 from qcrl.kinds import Json
+from qcrl.runs.checkpoints import write_file
 from qcrl.runs.folder import Run, check_format, load
 from qcrl.runs.lane import by_setting
+from qcrl.sampling.play import ENGINES
 from qcrl.show import curves as analysis
 from qcrl.show import episode as replay
 from qcrl.show.curves import Curves, Evaluation
@@ -49,11 +51,14 @@ def report(
     out = Path(out)
     if out.suffix.lower() != ".html":
         raise UserError(f"cannot write {out}: a report's name must end in .html; give such a name with --out")
+    if engine not in ENGINES:
+        raise UserError(f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}")
+    made = page(content(paths, replays, episodes, engine, progress))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page(content(paths, replays, episodes, engine, progress)), encoding="utf-8")
+        write_file(out, made.encode())
     except OSError as error:
-        raise UserError(f"cannot write {out} ({error.strerror}); give another file") from None
+        raise UserError(f"cannot write {out} ({error.strerror or error}); give another file") from None
     return out
 
 
@@ -126,7 +131,7 @@ def _run(run: Run, name: str) -> Json:
         "probabilities": sorted({lane.probability for lane in run.lanes}),
         "limits": sorted({lane.limit for lane in run.lanes}),
         "seeds": len({lane.seed for lane in run.lanes}),
-        "steps": config["steps"],
+        "steps": config.get("steps"),
         "versions": config.get("setup", {}),
     }
 

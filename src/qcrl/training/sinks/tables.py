@@ -1,5 +1,6 @@
 """What a run writes while it trains: rows in metrics.csv and episodes.csv, and live curves."""
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -46,14 +47,17 @@ class Tables:
         self.columns = (*LEADING, "steps_per_second", *own)
         self.every = max(1, iterations // CURVE_POINTS)
         self.curves: list[Any] = []
-        header = (*lanes[0].columns, *self.columns)
-        self.metrics = _reopen(folder / "metrics.csv", sizes.get("metrics.csv", 0), header)
-        self.episodes = _reopen(
-            folder / "episodes.csv", sizes.get("episodes.csv", 0), (*lanes[0].columns, *EPISODE_COLUMNS)
-        )
-        for path in folder.glob("events.out.*"):
+        headers = {
+            folder / "metrics.csv": (*lanes[0].columns, *self.columns),
+            folder / "episodes.csv": (*lanes[0].columns, *EPISODE_COLUMNS),
+        }
+        events = [*folder.glob("events.out.*")]
+        for path in (*headers, *events):  # all of them, before any is touched
+            _check(path, sizes.get(path.name, 0), headers.get(path, ()))
+        self.metrics, self.episodes = (_reopen(path, sizes.get(path.name, 0), headers[path]) for path in headers)
+        for path in events:
             if path.name in sizes:
-                _cut(path, sizes[path.name])
+                os.truncate(path, sizes[path.name])
             else:
                 path.unlink()
 
@@ -95,25 +99,26 @@ class Tables:
             curves.close()
 
 
+def _check(path: Path, size: int, header: Sequence[str]) -> None:
+    """Raise where a file is not what a checkpoint left."""
+    found = path.stat().st_size if path.exists() else 0
+    if found < size:
+        raise UserError(f"{path} is shorter than at its last checkpoint, so it was changed since; restore it to resume")
+    if size and header:
+        with open(path, "rb") as old:
+            if old.readline().rstrip(b"\n") != ",".join(header).encode():
+                raise UserError(
+                    f"{path} has other columns than this version of qcrl writes; resume it with its own version"
+                )
+
+
 def _reopen(path: Path, size: int, header: Sequence[str]) -> IO[bytes]:
     path.touch()
-    with open(path) as old:
-        if size and old.readline().rstrip("\n") != ",".join(header):
-            raise UserError(
-                f"{path} has other columns than this version of qcrl writes; resume it with its own version"
-            )
-    _cut(path, size)
+    os.truncate(path, size)
     file = open(path, "ab", buffering=0)  # noqa: SIM115 - unbuffered: a kill loses no finished row
     if size == 0:
         _append(file, [",".join(header)])
     return file
-
-
-def _cut(path: Path, size: int) -> None:
-    if path.stat().st_size < size:
-        raise UserError(f"{path} is shorter than at its last checkpoint, so it was changed since; restore it to resume")
-    with open(path, "r+b") as file:
-        file.truncate(size)
 
 
 def _append(file: IO[bytes], rows: Any) -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
@@ -15,6 +15,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from qcrl.output import console
 from qcrl.runs.lane import Lane, by_setting
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -36,7 +37,7 @@ class Display:
     """Progress of one run, on stderr. Anything that goes wrong in showing it never disturbs the training."""
 
     def __init__(self, lanes: Sequence[Lane], enabled: bool = True) -> None:
-        self.console = Console(stderr=True, quiet=not enabled)
+        self.console = console(enabled)
         self.lanes = lanes
         self.first = self.done = self.iterations = 0
         self.started = self.last_line = self.begun = self.ticked = time.monotonic()
@@ -63,10 +64,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """A message of its own, above the bar."""
-        try:
-            self.console.print(text, highlight=False, soft_wrap=True, markup=False)
-        except OSError:
-            self.console = Console(stderr=True, quiet=True)
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def stage(self, text: str) -> None:
         """What is going on while there is no progress to show."""
