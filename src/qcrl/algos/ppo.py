@@ -218,7 +218,7 @@ class PPO(ActorCritic):
             batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
         network = self.network(env)
         trained = state.iteration >= self.warmup_iterations
-        rate = jnp.where(trained, state.learning_rate * 0.5 ** (state.iteration / self.learning_rate_halving), 0.0)
+        rate = jnp.where(trained, state.learning_rate * self.learning_rate_share(state.iteration), 0.0)
         # All but what products read lies in one array, so that a minibatch is gathered at once.
         table, restore = side_by_side(batch[2:])
         source = batch.memory, batch.seen, table
@@ -240,6 +240,11 @@ class PPO(ActorCritic):
         start = state.learner.params, state.learner.optimiser
         (params, optimiser), scalars = jax.lax.scan(gradient_step, start, order, self.epochs * self.minibatches)
         return params, choose(trained, optimiser, state.learner.optimiser), jax.tree.map(lambda x: x[-1], scalars)
+
+    def learning_rate_share(self, iteration: Int[Array, ""]) -> Float[Array, ""]:
+        """What is left of the learning rate."""
+        halved = 0.5 ** (iteration / self.learning_rate_halving)
+        return halved * jnp.maximum(0.01, 1 - iteration / self.learning_rate_end)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:

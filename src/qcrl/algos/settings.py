@@ -20,6 +20,8 @@ class BatchSettings(Algorithm):
     """Gradient steps per pass."""
     learning_rate_halving: float = math.inf
     """Iterations over which the learning rate halves."""
+    learning_rate_end: float = math.inf
+    """Iteration by which the learning rate has fallen, along a straight line, to a hundredth."""
     max_gradient_norm: float = math.inf
     """Longer gradients are scaled down to this norm."""
     warmup_iterations: int = 0
@@ -29,7 +31,9 @@ class BatchSettings(Algorithm):
         super().__post_init__()
         self.require("be at least 1", lambda x: x >= 1, "chunk_length", "epochs", "minibatches")
         self.require("be at least 0", lambda x: x >= 0, "warmup_iterations")
-        self.require("be greater than 0", lambda x: x > 0, "learning_rate_halving", "max_gradient_norm")
+        self.require(
+            "be greater than 0", lambda x: x > 0, "learning_rate_halving", "learning_rate_end", "max_gradient_norm"
+        )
         if self.steps_per_env % self.chunk_length:
             raise UserError(
                 f"steps_per_env is {self.steps_per_env}, but must be a multiple of chunk_length ({self.chunk_length})"

@@ -1,5 +1,6 @@
 """Random legal layouts on the JAX engine, by rejection in Safety Gym's order, and the goals that may follow."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -29,40 +30,66 @@ def sample_layout(task: Task, key: Array) -> tuple[Layout, Successors]:
         raise ValueError(f"{task.id}: a button task needs at least two buttons")
 
     def attempt(key: Array) -> tuple[Bool[Array, ""], Layout, Successors]:
-        legal, places = _place_all(task, jax.random.fold_in(key, 0))
-        goals_legal, goals = _next_goals(task, places, jax.random.fold_in(key, 1))
-        heading, yaw, button, jump = jax.random.split(jax.random.fold_in(key, 2), 4)
+        # All numbers from one draw: every call of the generator takes XLA most of a second to compile.
+        random = Drawn(jax.random.uniform(key, (_numbers(task),)))
+        legal, places = _place_all(task, random)
+        goals_legal, goals = _next_goals(task, places, random)
         layout = Layout(
             robot=places["robot"][0],
-            heading=_uniform(heading, (), jnp.pi),
+            heading=random.spread(jnp.pi),
             goal=places["goal"][0] if task.goal == "goal" else jnp.zeros(2),
             buttons=places["buttons"],
             hazards=places["hazards"],
             gremlins=places["gremlins"],
-            gremlin_yaw=_uniform(yaw, (task.gremlins,), jnp.pi),
-            goal_button=jax.random.randint(button, (), 0, max(task.buttons, 1), jnp.int32),
+            gremlin_yaw=random.spread(jnp.pi, task.gremlins),
+            goal_button=random.below(task.buttons) if task.buttons else jnp.zeros((), jnp.int32),
         )
-        jumps = jax.random.randint(jump, (QUEUE if task.buttons else 0,), 1, max(task.buttons, 2), jnp.int32)
+        jumps = 1 + random.below(task.buttons - 1, QUEUE) if task.buttons else jnp.zeros(0, jnp.int32)
         return legal & goals_legal, layout, Successors(goals, jumps)
 
     def again(carry: tuple) -> tuple:
         key = jax.random.split(carry[0])[0]
         return key, *attempt(key)
 
-    return jax.lax.while_loop(lambda carry: ~carry[1], again, (key, *attempt(key)))[2:]
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(attempt, key))
+    return jax.lax.while_loop(lambda carry: ~carry[1], again, (key, *nothing))[2:]
 
 
-def _uniform(key: Array, shape: tuple[int, ...], half: float) -> Float[Array, "..."]:
-    return jax.random.uniform(key, shape, minval=-half, maxval=half)
+class Drawn:
+    """Uniform numbers from 0 to 1, used up one after the other."""
+
+    def __init__(self, numbers: Float[Array, " n"]) -> None:
+        self.numbers = numbers
+
+    def take(self, *shape: int) -> Float[Array, "..."]:
+        """The next ones, in this shape."""
+        count = math.prod(shape)
+        taken, self.numbers = self.numbers[:count], self.numbers[count:]
+        return taken.reshape(shape)
+
+    def spread(self, half: float, *shape: int) -> Float[Array, "..."]:
+        """Uniform from -half to half."""
+        return (2 * self.take(*shape) - 1) * half
+
+    def below(self, end: int, *shape: int) -> Int[Array, "..."]:
+        """Whole numbers from 0 to end - 1, each equally likely."""
+        return jnp.minimum((self.take(*shape) * end).astype(jnp.int32), end - 1)
 
 
-def _clear(points: Float[Array, "n 2"], others: Float[Array, "m 2"], gap: float) -> Bool[Array, " n"]:
-    """Which points keep at least `gap` from every one of the others."""
-    apart = jnp.linalg.norm(points[:, None] - others[None], axis=-1)
-    return jnp.all(apart >= gap, axis=1)
+def _numbers(task: Task) -> int:
+    """How many random numbers an attempt takes."""
+    placed = sum(count for _, count, _, fixed in task.placement if not fixed)
+    goals = _QUEUE_CANDIDATES if task.goal == "goal" else 0
+    return 2 * (TRIES * placed + goals) + 1 + task.gremlins + (1 + QUEUE if task.buttons else 0)
 
 
-def _place_all(task: Task, key: Array) -> tuple[Bool[Array, ""], dict[str, Float[Array, "n 2"]]]:
+def _apart(points: Float[Array, "n 2"], others: Float[Array, "m 2"], gap: float) -> Bool[Array, "n m"]:
+    """Which points keep at least `gap` from which of the others."""
+    x, y = (points[:, None, axis] - others[None, :, axis] for axis in (0, 1))
+    return x * x + y * y >= gap * gap
+
+
+def _place_all(task: Task, random: Drawn) -> tuple[Bool[Array, ""], dict[str, Float[Array, "n 2"]]]:
     """Each object uniform in the square shrunk by its keepout, clear of those placed before it."""
     legal = jnp.ones((), bool)
     places: dict[str, Array] = {}
@@ -77,11 +104,10 @@ def _place_all(task: Task, key: Array) -> tuple[Bool[Array, ""], dict[str, Float
             if fixed:
                 candidates = jnp.asarray([fixed[index]], jnp.zeros(()).dtype)
             else:
-                spot_key = jax.random.fold_in(jax.random.fold_in(key, number), index)
-                candidates = _uniform(spot_key, (TRIES, 2), task.extent - keepout)
+                candidates = random.spread(task.extent - keepout, TRIES, 2)
             good = jnp.ones(len(candidates), bool)
             for other, other_keepout in placed:
-                good &= _clear(candidates, other[None], keepout + other_keepout)
+                good &= _apart(candidates, other[None], keepout + other_keepout)[:, 0]
             spot = candidates[jnp.argmax(good)]
             legal &= jnp.any(good)
             placed.append((spot, keepout))
@@ -90,7 +116,7 @@ def _place_all(task: Task, key: Array) -> tuple[Bool[Array, ""], dict[str, Float
     return legal, places
 
 
-def _next_goals(task: Task, places: dict[str, Array], key: Array) -> tuple[Bool[Array, ""], Float[Array, "queue 2"]]:
+def _next_goals(task: Task, places: dict[str, Array], random: Drawn) -> tuple[Bool[Array, ""], Float[Array, "queue 2"]]:
     """Positions clear of everything but the robot, uniform over the legal area.
 
     Two of them must be farther apart than twice the goal's distance from the robot: wherever the robot stands, one of
@@ -98,13 +124,14 @@ def _next_goals(task: Task, places: dict[str, Array], key: Array) -> tuple[Bool[
     """
     if task.goal != "goal":
         return jnp.ones((), bool), jnp.zeros((0, 2))
-    candidates = _uniform(key, (_QUEUE_CANDIDATES, 2), task.extent - task.goal_keepout)
+    candidates = random.spread(task.extent - task.goal_keepout, _QUEUE_CANDIDATES, 2)
     good = jnp.ones(_QUEUE_CANDIDATES, bool)
     for kind, _, keepout, _ in task.placement:
         if kind not in ("robot", "goal"):
-            good &= _clear(candidates, places[kind], keepout + task.goal_keepout)
+            good &= jnp.all(_apart(candidates, places[kind], keepout + task.goal_keepout), axis=1)
     count = jnp.sum(good)
-    order = jnp.argsort(~good, stable=True)
-    goals = candidates[order[jnp.arange(QUEUE) % jnp.clip(count, 1, QUEUE)]]
-    spread = jnp.max(jnp.linalg.norm(goals[:, None] - goals[None], axis=-1))
-    return (count > 0) & (spread > 2 * (task.goal_keepout + task.robot_keepout)), goals
+    # The first legal ones, from the start again where there are fewer than places in the queue.
+    wanted = jnp.arange(QUEUE) % jnp.clip(count, 1, QUEUE)
+    goals = candidates[jnp.argmax(good & (jnp.cumsum(good) - 1 == wanted[:, None]), axis=1)]
+    far = _apart(goals, goals, 2 * (task.goal_keepout + task.robot_keepout))
+    return (count > 0) & jnp.any(far), goals
