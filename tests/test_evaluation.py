@@ -25,6 +25,7 @@ from qcrl.runs import checkpoints
 from qcrl.runs.folder import FORMAT
 from qcrl.runs.lane import Lane
 from qcrl.runs.policy import Policy
+from qcrl.sampling.play import device
 from qcrl.sampling.play.device import play_on_device
 from qcrl.sampling.play.mujoco import play_in_mujoco
 from qcrl.sampling.play.seeds import key_words
@@ -115,10 +116,25 @@ def test_files_hold_what_is_returned_and_every_episode(run):
 def test_episodes_do_not_depend_on_how_many_are_run(run):
     """The 1,200 take three batches, the 100 a part of one."""
     policy, env = qcrl.load(run).policy(seed=0), make("TwoPathEnv-v0")
-    many, few = (play_on_device(policy, env, n, seed=[3, 4]) for n in (1200, 100))
+    (many,), (few,) = (play_on_device([(policy, [3, 4])], env, n) for n in (1200, 100))
     assert many.costs.shape == (1200, 1)
     np.testing.assert_array_equal(many.costs[:100], few.costs)
     assert len(set(many.costs[:, 0])) == 1200
+
+
+def test_policies_side_by_side_play_the_episodes_that_each_plays_alone(run, monkeypatch):
+    """Three, with room for two at a time."""
+    monkeypatch.setattr(device, "MOST_AT_ONCE", {"cpu": 80})
+    env, loaded = make("TwoPathEnv-v0"), qcrl.load(run)
+    jobs = [(loaded.policy(seed=seed), number) for number, seed in enumerate((0, 1, 0))]
+    told = []
+    together = play_on_device(jobs, env, 40, progress=told.append)
+    assert sum(told) == pytest.approx(120)
+    for job, totals in zip(jobs, together):
+        (alone,) = play_on_device([job], env, 40)
+        np.testing.assert_allclose(totals.returns, alone.returns, rtol=1e-6)
+        np.testing.assert_allclose(totals.costs, alone.costs, rtol=1e-6)
+    assert not np.array_equal(together[0].costs, together[2].costs)
 
 
 def test_lanes_purposes_and_trainings_share_no_random_numbers(fake, tmp_path):
@@ -141,7 +157,7 @@ class LongPath(TwoPathEnv):
 
 def test_an_episode_that_does_not_end_is_not_counted(run):
     with pytest.raises(UserError, match="5 episodes of TwoPathEnv-v0 did not end within its horizon of 3 steps"):
-        play_on_device(qcrl.load(run).policy(seed=0), LongPath(), 5, seed=0)
+        play_on_device([(qcrl.load(run).policy(seed=0), 0)], LongPath(), 5)
 
 
 def test_mujoco_gives_the_same_episodes_on_any_number_of_processes_and_those_of_the_jax_engine(tmp_path):
@@ -155,7 +171,7 @@ def test_mujoco_gives_the_same_episodes_on_any_number_of_processes_and_those_of_
     one, two = ([stacked(each) for each in play_in_mujoco(jobs, env, 64, processes=n)] for n in (1, 2))
     np.testing.assert_array_equal(one, two)
     assert not np.array_equal(one[0], one[1])
-    for ours, theirs in zip(stacked(play_on_device(policy, env, 128, seed=1)).T, np.concatenate(one).T):
+    for ours, theirs in zip(stacked(play_on_device([(policy, 1)], env, 128)[0]).T, np.concatenate(one).T):
         error = np.hypot(ours.std(), theirs.std()) / 128**0.5
         assert ours.mean() == pytest.approx(theirs.mean(), abs=5 * error + 1e-9)
 

@@ -143,7 +143,7 @@ def test_it_takes_the_best_route_whose_cvar_is_allowed(run):
     """CVaR at 0.1 is 39.6 on route 1 and 15.5 on route 2: neither keeps 15, only route 2 keeps 18, both keep 45."""
     cvar = [mean_beyond(scipy.stats.weibull_min(route.shape, scale=route.scale), LEVEL) for route in ENV.routes]
     assert 15 < cvar[1] < 18 < cvar[0] < 45
-    returns = [play_on_device(run.policy(limit=limit), ENV, 1000, 1)[0] for limit in LIMITS]
+    returns = [play_on_device([(run.policy(limit=limit), 1)], ENV, 1000)[0].returns for limit in LIMITS]
     share = [(one > 0.9).mean() for one in returns]  # route 1 pays 1.0, route 2 pays 0.8
     assert share[0] < 0.02
     assert share[1] < 0.02

@@ -89,7 +89,7 @@ def roll_out(
     distribution = jax.device_get(critic(policy.state, inputs, policy.algorithm.initial_memory(env)))
     discount = policy.algorithm.discount  # type: ignore[attr-defined]
     fixed: Environment = FromStart(env, start, obs)  # type: ignore[assignment]
-    totals = play_on_device(policy, fixed, rollouts, [lane.seed, *b"tail"], discount=discount)
+    (totals,) = play_on_device([(policy, [lane.seed, *b"tail"])], fixed, rollouts, discount=discount)
     kind = env.costs.index(lane.constraint.cost)
     assert totals.discounted is not None
     return distribution, dict(zip(KINDS, (totals.discounted[:, kind], totals.costs[:, kind])))

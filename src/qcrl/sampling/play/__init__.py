@@ -45,7 +45,4 @@ def play(
             ]
         case _:
             own: Environment = env  # type: ignore[assignment]
-            return [
-                play_on_device(policy, own, episodes, seed, deterministic, progress, first=first)
-                for policy, seed in jobs
-            ]
+            return play_on_device(jobs, own, episodes, deterministic, progress, first=first)

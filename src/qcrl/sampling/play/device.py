@@ -1,5 +1,6 @@
 """Whole, fresh episodes on the device, many side by side."""
 
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from qcrl.sampling.play.seeds import Played, Progress, Seed, Totals, episode_key
 
 MOST_AT_ONCE = {"cpu": 500}
 """Episodes that run side by side; more are run in several batches, so that memory is bounded."""
-MOST_ON_ACCELERATORS = 20_000
+MOST_ON_ACCELERATORS = 100_000
 STRETCH = 50
 """Steps between two signs of progress."""
 
@@ -37,43 +38,86 @@ class Episode(NamedTuple):
 
 
 def play_on_device(
-    policy: Played,
+    jobs: Sequence[tuple[Played, Seed]],
     env: Environment,
     episodes: int,
-    seed: Seed,
     deterministic: bool = False,
     progress: Progress = lambda done: None,
     discount: float | None = None,
     first: int = 0,
-) -> Totals:
-    """Exactly `episodes` episodes, from number `first` on, all to their end."""
-    parts = -(-episodes // MOST_AT_ONCE.get(jax.default_backend(), MOST_ON_ACCELERATORS))
+) -> list[Totals]:
+    """Exactly `episodes` episodes of every policy, from number `first` on, all to their end.
+
+    Policies that differ in their numbers alone are played side by side, as many as there is room for.
+    """
+    totals: dict[int, Totals] = {}
+    for alike in _alike([policy for policy, _ in jobs]):
+        parts = -(-len(alike) // max(1, _most_at_once() // episodes))
+        size = -(-len(alike) // parts)
+        for part in range(parts):
+            numbers = alike[part * size : (part + 1) * size]
+            filled = [jobs[number] for number in (numbers + numbers[-1:] * size)[:size]]  # one program for all parts
+            found = _play_together(filled, env, episodes, deterministic, progress, discount, first, len(numbers))
+            totals |= zip(numbers, found)
+    return [totals[number] for number in range(len(jobs))]
+
+
+def _most_at_once() -> int:
+    return MOST_AT_ONCE.get(jax.default_backend(), MOST_ON_ACCELERATORS)
+
+
+def _alike(policies: Sequence[Played]) -> list[list[int]]:
+    """Numbers of policies, together where one program can play them."""
+    found: dict[Hashable, list[int]] = {}
+    for number, policy in enumerate(policies):
+        leaves, structure = jax.tree.flatten(policy.state)
+        shapes = tuple((jnp.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves)
+        found.setdefault((policy.algorithm, structure, shapes), []).append(number)
+    return list(found.values())
+
+
+def _play_together(
+    jobs: Sequence[tuple[Played, Seed]],
+    env: Environment,
+    episodes: int,
+    deterministic: bool,
+    progress: Progress,
+    discount: float | None,
+    first: int,
+    counted: int,
+) -> list[Totals]:
+    """Policies that are alike, side by side; the first `counted` of them are told of as progress."""
+    algorithm = jobs[0][0].algorithm
+    parts = -(-episodes // _most_at_once()) if len(jobs) == 1 else 1
     size = -(-episodes // parts)
-    key = jax.random.wrap_key_data(jnp.asarray(key_words(seed)))
-    advance = partial(_advance, policy.algorithm, env, deterministic, discount or 1.0, policy.state)
+    keys = jax.random.wrap_key_data(jnp.stack([jnp.asarray(key_words(seed)) for _, seed in jobs]))
+    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(policy.state for policy, _ in jobs))
     totals = []
     for part in range(parts):
-        keys, episode = _start(policy.algorithm, env, size, key, first + part * size)
+        action_keys, episode = _start(algorithm, env, size, keys, first + part * size)
         stretches = -(-env.horizon // min(STRETCH, env.horizon))
         for _ in range(stretches):
-            episode = jax.block_until_ready(advance(keys, episode))
-            progress(min(size, episodes - part * size) / stretches)
+            episode = _advance(algorithm, env, deterministic, discount or 1.0, states, action_keys, episode)
+            jax.block_until_ready(episode)
+            progress(counted * min(size, episodes - part * size) / stretches)
         totals.append(jax.device_get(episode[3:]))
-    running, returns, costs, discounted, finite = (np.concatenate(column)[:episodes] for column in zip(*totals))
+    joined = (np.concatenate(column, axis=1)[:, :episodes] for column in zip(*totals))
+    running, returns, costs, discounted, finite = joined
     require_finite(env, finite)
     if running.any():
         raise UserError(
             f"{running.sum()} episodes of {env.id} did not end within its horizon of {env.horizon} steps; "
             "give the environment its true horizon"
         )
-    return Totals(returns, costs, None if discount is None else discounted)
+    each = range(len(jobs))
+    return [Totals(returns[i], costs[i], None if discount is None else discounted[i]) for i in each]
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _start(algorithm: Acts, env: Environment, count: int, key: Array, first: Any) -> tuple[Array, Episode]:
-    """Keys for the actions, and episodes before their first step."""
+def _start(algorithm: Acts, env: Environment, count: int, keys: Array, first: Any) -> tuple[Array, Episode]:
+    """Keys for the actions, and episodes before their first step, of every policy."""
 
-    def begin(number: Array) -> tuple[Array, Episode]:
+    def begin(key: Array, number: Array) -> tuple[Array, Episode]:
         reset_key, action_key = episode_keys(key, number)
         env_state, obs = env.reset(reset_key)
         inputs = Inputs.first(obs, env.action_size, len(env.costs))
@@ -82,7 +126,7 @@ def _start(algorithm: Acts, env: Environment, count: int, key: Array, first: Any
         begun = jnp.bool(True), jnp.zeros(()), nothing, nothing, jnp.isfinite(obs).all()
         return action_key, Episode(env_state, inputs, memory, *begun)
 
-    return jax.vmap(begin)(first + jnp.arange(count))
+    return jax.vmap(jax.vmap(begin, (None, 0)), (0, None))(keys, first + jnp.arange(count))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -91,13 +135,13 @@ def _advance(
     env: Environment,
     deterministic: bool,
     discount: float,
-    state: Tree,
+    states: Tree,
     keys: Array,
     episodes: Episode,
 ) -> Episode:
     """Some steps further. What an environment does after the end of its episode is not counted."""
 
-    def step(key: Array, now: Episode) -> Episode:
+    def step(state: Tree, key: Array, now: Episode) -> Episode:
         time = now.inputs.time
         key = jax.random.fold_in(key, time.astype(jnp.int32))
         action, memory = algorithm.act(env, state, now.inputs, now.memory, key, deterministic)
@@ -117,6 +161,6 @@ def _advance(
         )
 
     def all_step(episodes: Episode, _: None) -> tuple[Episode, None]:
-        return jax.vmap(step)(keys, episodes), None
+        return jax.vmap(jax.vmap(step, (None, 0, 0)))(states, keys, episodes), None
 
     return jax.lax.scan(all_step, episodes, length=min(STRETCH, env.horizon))[0]
