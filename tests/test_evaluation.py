@@ -38,7 +38,8 @@ SMALL = {"num_envs": 2, "steps_per_env": 8, "chunk_length": 8, "hidden_sizes": (
 
 
 def write_policy(path, algorithm, env, lane, change=lambda state: state):
-    state = change(algorithm.policy_state(env, algorithm.init(env, jax.random.key(0), lane.constraints)))
+    start = lambda: algorithm.policy_state(env, algorithm.init(env, jax.random.key(0), lane.constraints))
+    state = change(jax.jit(start)())
     described = {"algorithm": hyperparameters.to_json(algorithm), "environment": Description.of(env).as_dict()}
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoints.write_tree(path, state, {**described, "alive": True, **lane.as_dict()})

@@ -12,6 +12,7 @@ import pytest
 
 import qcrl
 from qcrl.algos.hyperparameters import to_json
+from qcrl.cli.main import main
 from qcrl.show.curves import read_curves
 from qcrl.show.figures import figure, save
 
@@ -46,7 +47,7 @@ def test_it_goes_all_the_way(own, tmp_path, where):
     out, limit = tmp_path / "run", 2.0
     small = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if name != "hidden_sizes"]
     command = [sys.executable, "-m", "qcrl.cli.main", "train", "own_algorithm:Priced", WHERE[where], "--limit", "2"]
-    paths = os.pathsep.join([str(EXAMPLES), str(Path(__file__).parent)])
+    paths = os.pathsep.join([str(EXAMPLES), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths}
     forever = ["--steps", "1e9", "--checkpoint-interval", "0", "--out", str(out)]
     with subprocess.Popen([*command, *small, *forever], env=environment, stderr=subprocess.DEVNULL) as process:
@@ -57,13 +58,8 @@ def test_it_goes_all_the_way(own, tmp_path, where):
     (out / "config.json").write_text((out / "config.json").read_text().replace("1000000000", "80"))
     reached = max(int(path.stem) for path in (out / "checkpoints").glob("[0-9]*.safetensors"))
     steps = str(80 * (reached + 3))
-    resumed = subprocess.run(
-        [*command[:4], "--resume", "--out", str(out), "--steps", steps, "--trust=own_algorithm", "--trust=host_envs"],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert resumed.returncode == 0, resumed.stderr
+    trusted = ["--trust=own_algorithm", "--trust=host_envs"]
+    assert main(["train", "--resume", "--out", str(out), "--steps", steps, *trusted]) == 0
     run = qcrl.load(out)
     assert run.metrics["iteration"].tolist() == list(range(1, reached + 4))
     result = qcrl.evaluate(run, episodes=50, env=WHERE[where], progress=False)

@@ -10,12 +10,17 @@ import pytest
 
 from qcrl.bench.parity import compare, jax_episodes, mujoco_episodes
 
+large = pytest.mark.large
 
-@pytest.mark.parametrize("script", ["parity_smooth.py", "parity_buttons.py"])
+
+@pytest.mark.parametrize(
+    "script", ["parity_smooth.py", "parity_buttons.py 300", pytest.param("parity_buttons.py 1000", marks=large)]
+)
 def test_float64_parity(script):
     """Runs in a process of its own, because float64 must be chosen before JAX starts."""
+    name, *arguments = script.split()
     result = subprocess.run(
-        [sys.executable, Path(__file__).parent / script],
+        [sys.executable, Path(__file__).parent / name, *arguments],
         env={**os.environ, "JAX_ENABLE_X64": "1"},
         capture_output=True,
         text=True,
@@ -23,7 +28,7 @@ def test_float64_parity(script):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.large
+@large
 @pytest.mark.parametrize("id", ["DynamicButtonEnv-v0", "GremlinEnv-v0"])
 def test_episode_statistics_agree(id):
     """The small version of `qcrl bench parity`: six comparisons at 99.9%."""

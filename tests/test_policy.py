@@ -26,7 +26,8 @@ SMALL = {"num_envs": 2, "steps_per_env": 8, "chunk_length": 8, "hidden_sizes": (
 def save(path, algorithm, env, change=lambda state: state):
     """An untrained policy in a file, as training writes it."""
     (lane,) = checks.lanes(algorithm, Outage(15.0, 0.1), seeds=1, first_seed=0)
-    state = change(algorithm.policy_state(env, algorithm.init(env, jax.random.key(0), lane.constraints)))
+    start = lambda: algorithm.policy_state(env, algorithm.init(env, jax.random.key(0), lane.constraints))
+    state = change(jax.jit(start)())
     info = {
         "algorithm": hyperparameters.to_json(algorithm),
         "environment": Description.of(env).as_dict(),

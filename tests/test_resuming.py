@@ -5,10 +5,28 @@ import shutil
 
 import pytest
 
+import qcrl
 from fake_runs import rows, same, train
 from qcrl import Outage, UserError
+from qcrl.algos.find import algorithms
 
 pytest_plugins = ["fakes"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Runs of 80, 100 and 200 steps, to compare with or to copy."""
+    from fakes import Fake
+
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(algorithms(), "fake", Fake)
+        return {steps: train(folder / str(steps), steps=steps) for steps in (80, 100, 200)}
+
+
+@pytest.fixture
+def copy(fake, made, tmp_path):
+    return lambda steps: qcrl.load(shutil.copytree(made[steps].path, tmp_path / "run"))
 
 
 def test_resuming_continues_bit_for_bit(fake, tmp_path):
@@ -21,33 +39,31 @@ def test_resuming_continues_bit_for_bit(fake, tmp_path):
     assert (whole.path / "policies" / name).read_bytes() == (parts.path / "policies" / name).read_bytes()
 
 
-def test_resuming_cuts_files_back_to_the_checkpoint(fake, tmp_path):
-    whole = train(tmp_path / "whole", steps=200)
-    run = train(tmp_path / "run", steps=80)
+def test_resuming_cuts_files_back_to_the_checkpoint(copy, made):
+    run = copy(80)
     before = {path.name: path.read_bytes() for path in run.path.glob("events.out.*")}
     for name in ("metrics.csv", "episodes.csv", *before):
         with open(run.path / name, "ab") as file:
             file.write(b"0,0.1,15.0,5,torn")
     (run.path / "events.out.tfevents.later").write_bytes(b"x")
     resumed = train(run.path, steps=200, resume=True)
-    assert same(resumed, whole)
+    assert same(resumed, made[200])
     assert not (run.path / "events.out.tfevents.later").exists()
     assert all((run.path / name).read_bytes() == content for name, content in before.items())
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
-def test_a_torn_checkpoint_is_passed_over(fake, tmp_path, damage):
-    whole = train(tmp_path / "whole", steps=200)
-    run = train(tmp_path / "run", steps=80)
+def test_a_torn_checkpoint_is_passed_over(copy, made, damage):
+    run = copy(80)
     newest = max((run.path / "checkpoints").glob("*.safetensors"))
     content = bytearray(newest.read_bytes())
     content[-1] ^= 1
     newest.write_bytes({"cut": content[:-3], "flip": content, "empty": b""}[damage])
-    assert same(train(run.path, steps=200, resume=True), whole)
+    assert same(train(run.path, steps=200, resume=True), made[200])
 
 
-def test_a_run_whose_checkpoints_are_all_torn_is_left_alone(fake, tmp_path):
-    run = train(tmp_path / "run")
+def test_a_run_whose_checkpoints_are_all_torn_is_left_alone(copy):
+    run = copy(100)
     for path in (run.path / "checkpoints").iterdir():
         path.write_bytes(path.read_bytes()[:50])
     before = (run.path / "metrics.csv").read_bytes()
@@ -56,8 +72,8 @@ def test_a_run_whose_checkpoints_are_all_torn_is_left_alone(fake, tmp_path):
     assert (run.path / "metrics.csv").read_bytes() == before
 
 
-def test_a_finished_run_has_nothing_to_resume(fake, tmp_path):
-    run = train(tmp_path / "run")
+def test_a_finished_run_has_nothing_to_resume(copy):
+    run = copy(100)
     before = (run.path / "metrics.csv").read_bytes()
     assert (train(run.path, resume=True).path / "metrics.csv").read_bytes() == before
 
@@ -77,16 +93,16 @@ def test_resuming_where_there_is_no_run_starts_one(fake, tmp_path):
         ({"steps": 20}, "cannot be cut"),
     ],
 )
-def test_resuming_with_another_config_is_refused_and_loses_nothing(fake, tmp_path, changed, message):
-    run = train(tmp_path / "run")
+def test_resuming_with_another_config_is_refused_and_loses_nothing(copy, changed, message):
+    run = copy(100)
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match=message):
         train(run.path, resume=True, **changed)
     assert before == {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
 
 
-def test_a_run_from_before_a_setting_was_there_is_resumed_with_its_default(fake, tmp_path):
-    run = train(tmp_path / "run")
+def test_a_run_from_before_a_setting_was_there_is_resumed_with_its_default(copy):
+    run = copy(100)
     config = json.loads((run.path / "config.json").read_text())
     del config["algorithm"]["fields"]["scale"]
     (run.path / "config.json").write_text(json.dumps(config))
@@ -104,8 +120,8 @@ def test_a_run_from_before_a_setting_was_there_is_resumed_with_its_default(fake,
         (("metrics.csv", "outage", "shares"), "metrics.csv has other columns than this version of qcrl writes"),
     ],
 )
-def test_a_run_of_another_version_is_refused_and_loses_nothing(fake, tmp_path, changed, message):
-    run = train(tmp_path / "run")
+def test_a_run_of_another_version_is_refused_and_loses_nothing(copy, changed, message):
+    run = copy(100)
     name, old, new = changed
     (run.path / name).write_text((run.path / name).read_text().replace(old, new))
     kept = [run.path / each for each in ("metrics.csv", "episodes.csv")]
@@ -115,8 +131,8 @@ def test_a_run_of_another_version_is_refused_and_loses_nothing(fake, tmp_path, c
     assert before == [path.read_bytes() for path in kept]
 
 
-def test_what_was_found_out_about_earlier_policies_is_set_aside(fake, tmp_path, capsys):
-    run = train(tmp_path / "run")
+def test_what_was_found_out_about_earlier_policies_is_set_aside(copy, capsys):
+    run = copy(100)
     for name in ("evaluation-jax.json", "certificate-seed0-p0.1-d15.json"):
         (run.path / name).write_text(name)
     train(run.path, resume=True)
@@ -134,8 +150,8 @@ def files(run):
     return {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
 
 
-def test_a_run_whose_checkpoints_were_removed_is_left_alone(fake, tmp_path):
-    run = train(tmp_path / "run")
+def test_a_run_whose_checkpoints_were_removed_is_left_alone(copy):
+    run = copy(100)
     shutil.rmtree(run.path / "checkpoints")
     before = files(run)
     with pytest.raises(UserError, match="has policies but no checkpoint any more"):
@@ -155,8 +171,8 @@ def test_lost_policies_are_written_again_from_the_checkpoint(fake, tmp_path, dam
     assert lost.read_bytes() == before
 
 
-def test_a_torn_policy_is_told_in_one_sentence(fake, tmp_path):
-    run = train(tmp_path / "run")
+def test_a_torn_policy_is_told_in_one_sentence(copy):
+    run = copy(100)
     (path,) = (run.path / "policies").iterdir()
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(UserError, match=r"is not a complete file.*--resume, which writes its policies again"):
@@ -164,8 +180,8 @@ def test_a_torn_policy_is_told_in_one_sentence(fake, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "episodes.csv", "events"])
-def test_nothing_is_cut_where_one_file_is_not_as_it_was(fake, tmp_path, name):
-    run = train(tmp_path / "run")
+def test_nothing_is_cut_where_one_file_is_not_as_it_was(copy, name):
+    run = copy(100)
     for path in run.path.glob("*.csv"):
         path.write_bytes(path.read_bytes() + b"0,0.1")
     (changed,) = run.path.glob("events.out.*") if name == "events" else [run.path / name]
@@ -176,8 +192,8 @@ def test_nothing_is_cut_where_one_file_is_not_as_it_was(fake, tmp_path, name):
     assert files(run) == before
 
 
-def test_bytes_that_are_no_text_are_other_columns(fake, tmp_path):
-    run = train(tmp_path / "run")
+def test_bytes_that_are_no_text_are_other_columns(copy):
+    run = copy(100)
     path = run.path / "metrics.csv"
     path.write_bytes(b"\xff" + path.read_bytes()[1:])
     with pytest.raises(UserError, match="has other columns"):
@@ -192,8 +208,8 @@ def test_a_run_that_is_refused_before_training_leaves_no_folder(fake, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_without_checkpoints_says_that_it_starts_over(fake, tmp_path, capsys):
-    run = train(tmp_path / "run")
+def test_a_run_without_checkpoints_says_that_it_starts_over(copy, capsys):
+    run = copy(100)
     shutil.rmtree(run.path / "checkpoints")
     shutil.rmtree(run.path / "policies")
     again = train(run.path, resume=True)

@@ -1,5 +1,6 @@
 """What the budget is worth: the programme against brute force, and Outage-PPO against the programme."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -87,20 +88,20 @@ def test_the_budget_is_worth_more_to_the_courier_than_to_the_machine():
     assert worth["courier"] == pytest.approx(0.035, abs=0.004)
 
 
-def test_mistakes_are_explained(tmp_path):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return train_with_budget(tmp_path_factory.mktemp("budget") / "run", MACHINE, 0.1, [0], iterations=120, **BRIEF)
+
+
+def test_mistakes_are_explained(trained):
     with pytest.raises(UserError, match=r"give it the shape \(20, 4, 3, 2\)"):
         evaluate_policy(*MACHINE, np.full((20, 3, 3, 2), 0.5))
     with pytest.raises(UserError, match="raise the limit"):
         solve_timed(machine(), MACHINE_HORIZON, MACHINE_LIMIT, 0.001)
-    short = {"num_envs": 8, "minibatches": 1, "window": 500, "driver_window": 100}
-    run = train_with_budget(tmp_path / "run", MACHINE, 0.1, [0], iterations=1, cost_input="observation", **short)
+    policy = trained.policy()
+    policy.algorithm = replace(policy.algorithm, cost_input="observation")
     with pytest.raises(UserError, match="sees more than state, time and budget"):
-        tabulate_budget(run.policy(), *MACHINE)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    return train_with_budget(tmp_path_factory.mktemp("budget") / "run", MACHINE, 0.1, [0], iterations=120, **BRIEF)
+        tabulate_budget(policy, *MACHINE)
 
 
 def test_outage_ppo_keeps_the_outage_and_comes_close_to_the_programme(trained):
@@ -123,6 +124,6 @@ def test_the_table_is_what_the_policy_does(trained):
     places = [tuple(place) for place in uncertain[:: max(1, len(uncertain) // 4)][:4]] + [(0, 0, 0, 0), (19, 3, 1, 0)]
     for time, spent, state, *_ in places:
         carry = policy.initial()._replace(spent=np.array([spent], np.float32), time=float(time))
-        drawn = [int(policy(np.eye(3)[state], carry, rng=rng)[0]) for _ in range(300)]
+        drawn = [int(policy(np.eye(3)[state], carry, cost=0.0, rng=rng)[0]) for _ in range(300)]
         chance = table[time, spent, state, 1]
         assert np.mean(drawn) == pytest.approx(chance, abs=4 * np.sqrt(chance * (1 - chance) / 300) + 1e-3)
