@@ -158,7 +158,7 @@ def test_dictionaries_are_flattened_in_key_order_with_one_hot_choices():
     ("observations", "actions"),
     [
         (gymnasium.spaces.Text(5), gymnasium.spaces.Discrete(2)),
-        (gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.MultiDiscrete([2, 3])),
+        (gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Dict({"a": gymnasium.spaces.Text(3)})),
         (gymnasium.spaces.Box(0, 1, (2,)), gymnasium.spaces.Box(0, 5, (1,), int)),
     ],
 )

@@ -13,7 +13,7 @@ from qcrl.algos.multiplier import Multiplier
 from qcrl.algos.scales import Scales
 from qcrl.algos.settings import PPOSettings
 from qcrl.constraints import Constraint
-from qcrl.envs.base import Described
+from qcrl.envs.base import Described, choices_of, mask_of, numbers_of
 from qcrl.kinds import Json, Tree
 from qcrl.nets import distributions
 from qcrl.nets.network import Inputs, Memory, Network, Normaliser, Params, cast_kernels, only_heads
@@ -76,7 +76,7 @@ class ActorCritic(PPOSettings):
     def network(self, env: Described) -> Network:
         clip = self.observation_clip if self.normalise_observations else math.inf
         shape = self.hidden_sizes, self.lstm_size, self.skip, self.cost_input, clip, self.late_cost
-        return Network(*shape, costs=len(env.costs), separate=self.separate_critics)
+        return Network(*shape, len(env.costs), self.separate_critics, choices_of(env))
 
     def init_params(self, env: Described, key: Array) -> tuple[Params, Normaliser]:
         outputs = env.action_size + 1 + self.cost_outputs
@@ -85,8 +85,8 @@ class ActorCritic(PPOSettings):
         if self.initial_head != 1:
             factors = jnp.where(jnp.arange(params["heads"]["bias"].size) < env.action_size, self.initial_head, 1.0)
             params["heads"]["kernel"] *= factors
-        if not env.discrete:
-            params |= {"log_std": jnp.full(env.action_size, self.initial_log_std, jnp.float32)}
+        if numbers_of(env):
+            params |= {"log_std": jnp.full(numbers_of(env), self.initial_log_std, jnp.float32)}
         return params, normaliser
 
     def computing(self, params: Params) -> Params:
@@ -111,7 +111,8 @@ class ActorCritic(PPOSettings):
     ) -> tuple[Float[Array, "*batch action"], Memory]:
         seen = self.see(env, actor.constraints, inputs)
         outputs, memory = self.network(env).step(actor.params, actor.normaliser, seen, memory)
-        return distributions.draw(actor.params, self.squash(actor.params, outputs), noise), memory
+        head = distributions.forbid(self.squash(actor.params, outputs), mask_of(env, inputs.obs))
+        return distributions.draw(actor.params, head, noise, choices_of(env)), memory
 
     def act(
         self, env: Described, policy: Actor, inputs: Inputs, memory: Memory, key: Array, deterministic: bool = False
@@ -141,7 +142,8 @@ class ActorCritic(PPOSettings):
         }
         return network.describe() | {
             "needs": list(self.needs),
-            "choices": [env.action_size] if env.discrete else [],
+            "choices": list(choices_of(env)) or [env.action_size] * env.discrete,
+            "masks": getattr(env, "masks", 0),
             "tanh_mean": self.tanh_mean,
             "budget": budget if self.budget_input else None,
         }
@@ -163,4 +165,9 @@ class ActorCritic(PPOSettings):
 
     def squash(self, params: Params, head: Float[Array, "*batch action"]) -> Float[Array, "*batch action"]:
         """The mean action from the policy's head; logits stay as they are."""
-        return jnp.tanh(head) if self.tanh_mean and "log_std" in params else head
+        if not self.tanh_mean or "log_std" not in params:
+            return head
+        numbers = params["log_std"].size
+        if numbers == head.shape[-1]:
+            return jnp.tanh(head)
+        return jnp.concatenate([jnp.tanh(head[..., :numbers]), head[..., numbers:]], axis=-1)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from qcrl.constraints import REPORTED_PROBABILITY, Constraint, Outage
-from qcrl.envs.base import Described, Environment
+from qcrl.envs.base import Described, Environment, choices_of
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Settings, Tree
 from qcrl.nets.network import Inputs, Memory
@@ -149,7 +149,7 @@ class Algorithm:
 
     def check(self, env: Described) -> None:
         """Raise where this environment cannot be trained on."""
-        if env.discrete and not self.discrete_actions:
+        if (env.discrete or choices_of(env)) and not self.discrete_actions:
             raise UserError(
                 f"{type(self).__name__} cannot be trained on {env.id}, which has discrete actions, only on actions "
                 "that are numbers; use qcpo, ppo_lag or cvar_pg"

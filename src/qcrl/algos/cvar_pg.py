@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from qcrl.algos.algorithm import Algorithm, raw_key
 from qcrl.constraints import Constraint, CVaR
-from qcrl.envs.base import Described
+from qcrl.envs.base import Described, choices_of, mask_of, numbers_of
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Tree
 from qcrl.nets import distributions
@@ -99,8 +99,8 @@ class CVaRPG(Algorithm):
         key, network_key, env_key = jax.random.split(raw_key(key), 3)
         size = env.action_size
         params, normaliser = self.network.init(network_key, env.observation_size, size, size)
-        if not env.discrete:
-            params |= {"log_std": jnp.full(size, self.initial_log_std, jnp.float32)}
+        if numbers_of(env):
+            params |= {"log_std": jnp.full(numbers_of(env), self.initial_log_std, jnp.float32)}
         limit = jnp.asarray(constraints[0].limit, jnp.float32)
         learner = CVaRLearner(params, limit, jnp.zeros(()), normaliser, OPTIMISER.init(params))
         return self.start(env, learner, key, env_key, constraints)
@@ -115,15 +115,22 @@ class CVaRPG(Algorithm):
         self, env: Described, actor: CVaRActor, inputs: Inputs, memory: Memory, noise: Float[Array, "*batch action"]
     ) -> tuple[Float[Array, "*batch action"], Memory]:
         head, memory = self.network.step(actor.params, actor.normaliser, inputs, memory)
-        return distributions.draw(actor.params, head, noise), memory
+        head = distributions.forbid(head, mask_of(env, inputs.obs))
+        return distributions.draw(actor.params, head, noise, choices_of(env)), memory
 
     @property
     def needs(self) -> tuple[str, ...]:
         return ()
 
     def forward(self, env: Described, constraints: Sequence[Constraint]) -> Json:
-        choices = [env.action_size] if env.discrete else []
-        return self.network.describe() | {"needs": [], "choices": choices, "tanh_mean": False, "budget": None}
+        choices = list(choices_of(env)) or [env.action_size] * env.discrete
+        return self.network.describe() | {
+            "needs": [],
+            "choices": choices,
+            "masks": getattr(env, "masks", 0),
+            "tanh_mean": False,
+            "budget": None,
+        }
 
     def learn(self, env: Described, state: State, experience: Experience) -> tuple[State, Scalars]:
         """One step of the policy, nu and the multiplier, all from the values of before."""
@@ -138,7 +145,7 @@ class CVaRPG(Algorithm):
         trajectory = read_trajectory(env, experience)
         advantage, whole = self.advantage(before, level, trajectory, kind)
         gradient, scalars = jax.grad(self._loss, has_aux=True)(
-            before.params, before.normaliser, trajectory, advantage, whole
+            before.params, before.normaliser, trajectory, advantage, whole, env
         )
         update, optimiser = OPTIMISER.update(gradient, before.optimiser)
         params = jax.tree.map(lambda p, u: p - state.learning_rate * u, before.params, update)
@@ -196,11 +203,13 @@ class CVaRPG(Algorithm):
         trajectory: Trajectory,
         advantage: Float[Array, "time env"],
         whole: Bool[Array, "time env"],
+        env: Described,
     ) -> tuple[Float[Array, ""], Scalars]:
         head, _ = self.network.step(params, normaliser, trajectory.inputs, trajectory.memory)
-        log_prob = distributions.log_prob(params, head, trajectory.action)
+        head, choices = distributions.forbid(head, mask_of(env, trajectory.inputs.obs)), choices_of(env)
+        log_prob = distributions.log_prob(params, head, trajectory.action, choices)
         loss = -jnp.sum(log_prob * advantage, where=whole) / jnp.maximum(jnp.sum(whole), 1)
-        return loss, {"policy_loss": loss, **distributions.statistics(params, head)}
+        return loss, {"policy_loss": loss, **distributions.statistics(params, head, choices)}
 
 
 paper = CVaRPG()

@@ -20,7 +20,7 @@ from qcrl.algos.losses import normalised, policy_loss, value_loss
 from qcrl.algos.multiplier import Gains, Multiplier
 from qcrl.algos.scales import Scale, Scales
 from qcrl.constraints import Constraint, Steering
-from qcrl.envs.base import Described
+from qcrl.envs.base import Described, choices_of, mask_of
 from qcrl.kinds import Tree
 from qcrl.nets import distributions
 from qcrl.nets.network import Memory, Network, Normaliser, Params, Seen
@@ -60,6 +60,8 @@ class Batch(NamedTuple):
     cost_advantage: Float[Array, "time chunk"]
     value_target: Float[Array, "time chunk"]
     cost_targets: Tree
+    mask: Tree
+    """Which options may be chosen; None where all may."""
 
 
 @dataclass(frozen=True)
@@ -171,14 +173,17 @@ class PPO(ActorCritic):
             gae(trajectory.reward / unit, now.value, later.value, links, self.discount, decay)
             for decay in (self.gae_lambda, self.target_lambda)
         )
+        mask = mask_of(env, trajectory.inputs.obs)
+        head = distributions.forbid(self.squash(params, now.head), mask)
         signal = self.cost_signal(env, state, Sampled(trajectory, now.cost, later.cost, links))
         columns = (
             trajectory.action,
-            distributions.log_prob(params, self.squash(params, now.head), trajectory.action),
+            distributions.log_prob(params, head, trajectory.action, choices_of(env)),
             reward_advantage,
             signal.advantage,
             now.value + correction,
             signal.targets,
+            mask,
         )
         inputs, first, *columns = self._to_chunks((trajectory.inputs, trajectory.first, *columns))
         seen = self.network(env).see(normaliser, inputs, first, memory)
@@ -258,8 +263,8 @@ class PPO(ActorCritic):
         memory = jax.tree.map(lambda x: x[0], batch.memory)
         outputs, _ = network.run(self.computing(params), batch.seen, batch.first, memory)
         now = self.read(outputs)
-        head = self.squash(params, now.head)
-        log_ratio = distributions.log_prob(params, head, batch.action) - batch.log_prob
+        head = distributions.forbid(self.squash(params, now.head), batch.mask)
+        log_ratio = distributions.log_prob(params, head, batch.action, network.choices) - batch.log_prob
         ratio = jnp.exp(log_ratio)
         advantages = batch.reward_advantage, batch.cost_advantage, multiplier
         if self.normalise_advantages:
@@ -275,7 +280,7 @@ class PPO(ActorCritic):
             **cost_losses,
             "approx_kl": jnp.mean(ratio - 1 - log_ratio),
             "clip_fraction": jnp.mean(jnp.abs(ratio - 1) > self.clip),
-            **distributions.statistics(params, head),
+            **distributions.statistics(params, head, network.choices),
         }
         return policy + self.value_loss_weight * value + cost, scalars
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from qcrl.envs.host.spaces import Actions
+from qcrl.envs.host.products import Product
+from qcrl.envs.host.spaces import Actions, read_actions
 from qcrl.kinds import Json, Tree
 
 if TYPE_CHECKING:  # a policy can be run where there is no JAX
@@ -68,6 +69,22 @@ class Described(Protocol):
         ...
 
 
+def choices_of(env: Described) -> tuple[int, ...]:
+    """How many options each choice of an action with several parts has; empty where it is one choice, or numbers."""
+    return getattr(getattr(env, "actions", None), "choices", ())
+
+
+def numbers_of(env: Described) -> int:
+    """How many numbers an action has; they come before the choices."""
+    return 0 if env.discrete else env.action_size - sum(choices_of(env))
+
+
+def mask_of(env: Described, obs: Array) -> Array | None:
+    """Which options may be chosen, as observations say it; None where all may."""
+    count, size = getattr(env, "masks", 0), env.observation_size
+    return obs[..., size - count : size] if count else None
+
+
 class Environment(Described, Protocol):
     """A functional environment. Implementations are immutable, hashable, and pure in `reset` and `step`."""
 
@@ -93,8 +110,10 @@ class Description:
     discrete: bool = False
     timed: bool = True
     costs: tuple[str, ...] = ONE_COST
-    actions: Actions | None = None
+    actions: Actions | Product | None = None
     """How actions become the environment's; None where it takes those of the policy."""
+    masks: int = 0
+    """How many options may be masked; that many observed numbers, the last ones, say which."""
     cost: str | None = None
     """Where the cost of an environment that runs in Python comes from."""
 
@@ -110,6 +129,7 @@ class Description:
             getattr(env, "timed", True),
             tuple(getattr(env, "costs", ONE_COST)),
             getattr(env, "actions", None),
+            getattr(env, "masks", 0),
             getattr(env, "cost_source", None),
         )
 
@@ -117,10 +137,12 @@ class Description:
     def from_dict(cls, description: Json) -> Description:
         actions = description.get("actions")
         read = {"costs": tuple(description.get("costs", ONE_COST))}
-        return cls(**description | read | {"actions": None if actions is None else Actions.from_dict(actions)})
+        return cls(**description | read | {"actions": None if actions is None else read_actions(actions)})
 
     def as_dict(self) -> Json:
         """As JSON would give it back; what does not apply is left out."""
         filled = {name: value for name, value in vars(self).items() if value is not None}
+        if not self.masks:
+            del filled["masks"]
         filled["costs"] = list(self.costs)
         return filled if self.actions is None else filled | {"actions": self.actions.as_dict()}

@@ -137,6 +137,8 @@ class Network:
     """How many costs a step has."""
     separate: bool = False
     """All outputs but the policy's come from an MLP of their own; there is no LSTM then."""
+    choices: tuple[int, ...] = ()
+    """How many options each choice has, where an action has several parts."""
 
     def init(self, key: Array, obs_size: int, action_size: int, outputs: int) -> tuple[Params, Normaliser]:
         """Kernels uniform within 1 / sqrt(fan in), biases 0."""

@@ -15,6 +15,8 @@ from qcrl.kinds import Json
 Array = NDArray[np.float32]
 Arrays = dict[str, np.ndarray]
 Memory = tuple[Array, ...]
+FORBIDDEN = -1e8
+"""The logit of an option that is masked."""
 LOG_STD_RANGE = -20.0, 2.0
 """Of squashed Gaussians."""
 
@@ -76,6 +78,7 @@ class NetworkForward:
         self.about = about
         self.choices = tuple(about["choices"])
         self.numbers = action_size - sum(self.choices)
+        self.masks: int = about.get("masks", 0)
         self.layers = [params(f"mlp_{index}") for index in range(about["layers"])]
         kernel, bias = params("heads")
         self.heads = np.ascontiguousarray(kernel[:, :action_size]), bias[:action_size].copy()
@@ -120,6 +123,9 @@ class NetworkForward:
             after = (*after, known.cost)
         out = x @ self.heads[0]
         out += self.heads[1]
+        if self.masks:
+            mask = known.obs[..., -self.masks :]
+            out[..., self.numbers :] = np.where(mask > 0, out[..., self.numbers :], FORBIDDEN)
         mean = out[..., : self.numbers]
         return Head(np.tanh(mean) if self.about["tanh_mean"] else mean, out[..., self.numbers :], self.std), after
 

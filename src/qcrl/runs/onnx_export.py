@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from qcrl.envs.host.products import Product
 from qcrl.errors import UserError
 from qcrl.kinds import Json
-from qcrl.runs.forward import Known, NetworkForward, SoftForward, one_hots
+from qcrl.runs.forward import FORBIDDEN, Known, NetworkForward, SoftForward, one_hots
 from qcrl.runs.numpy_policy import NumpyPolicy
 
 OPSET = 17
@@ -88,11 +89,13 @@ def build(policy: NumpyPolicy) -> Any:
         assert isinstance(net, SoftForward)
         outputs = _soft(graph, net, policy)
     raw = graph.call(outputs.pop("raw"), "raw_action")
-    graph.call(_to_env(graph, raw, policy), "action")
     whole: bool = False
     shape: tuple[int, ...] = (env.action_size,)
-    if env.actions is not None:
+    if isinstance(env.actions, Product):
+        whole, shape = True, (len(env.actions.choices),)
+    elif env.actions is not None:
         whole, shape = env.actions.discrete, env.actions.shape
+    graph.call(_to_env(graph, raw, policy), "action")
     declared = {
         "action": (kinds.INT64 if whole else kinds.FLOAT, shape),
         "raw_action": (kinds.FLOAT, (env.action_size,)),
@@ -154,6 +157,11 @@ def _network(graph: Graph, net: NetworkForward, policy: NumpyPolicy) -> dict[str
         after |= {"hidden": hidden, "cell": cell}
         x = graph.add("Add", x, hidden) if net.about["skip"] else hidden
     head = graph.linear(x, net.heads)
+    if net.masks:
+        seen = policy.env.observation_size
+        allowed = graph.add("Greater", graph.columns("obs", seen - net.masks, seen), graph.constant(0.0))
+        logits = graph.add("Where", allowed, graph.columns(head, net.numbers, size), graph.constant(FORBIDDEN))
+        head = graph.join([graph.columns(head, 0, net.numbers), logits] if net.numbers else [logits])
     noise = graph.input("noise", size)
     parts = []
     if net.numbers:
@@ -206,6 +214,8 @@ def _to_env(graph: Graph, raw: str, policy: NumpyPolicy) -> str:
     actions = policy.env.actions
     if actions is None:
         return raw
+    if isinstance(actions, Product):
+        return _options(graph, raw, actions)
     if actions.discrete:
         chosen = graph.add("ArgMax", raw, axis=-1, keepdims=0)
         return graph.add("Add", chosen, graph.constant(actions.start, np.int64))
@@ -216,6 +226,15 @@ def _to_env(graph: Graph, raw: str, policy: NumpyPolicy) -> str:
         mapped = graph.add("Where", graph.constant(free, bool), raw, mapped)
     limited = graph.clip(mapped, low, high)
     return graph.add("Reshape", limited, graph.constant([-1, *actions.shape], np.int64))
+
+
+def _options(graph: Graph, raw: str, actions: Product) -> str:
+    """The option taken at each choice, counted from 0; numbers are left to the raw action."""
+    first, taken = actions.numbers, []
+    for size in actions.choices:
+        taken.append(graph.add("ArgMax", graph.columns(raw, first, first + size), axis=-1, keepdims=1))
+        first += size
+    return graph.join(taken)
 
 
 def compare(policy: NumpyPolicy, model: bytes, rows: int = 64, steps: int = 3) -> float:
@@ -239,7 +258,9 @@ def compare(policy: NumpyPolicy, model: bytes, rows: int = 64, steps: int = 3) -
         expected = np.concatenate([numbers, *one_hots(head.logits, policy.forward.choices)], axis=-1)
         worst = max(worst, float(np.abs(raw - expected).max()))
         memory = dict(zip(memory, later))
-        _, carry = policy(obs, carry, reward, cost, rng=0, deterministic=True)
+        seen = policy.env.observation_size - policy.env.masks
+        mask = obs[:, seen:] if policy.env.masks else None
+        _, carry = policy(obs[:, :seen], carry, reward, cost, rng=0, deterministic=True, mask=mask)
     return worst
 
 

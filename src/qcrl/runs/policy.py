@@ -87,13 +87,17 @@ class Policy:
         cost: Number | None = None,
         rng: np.random.Generator | int | None = None,
         deterministic: bool = False,
+        mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, Carry]:
         """Action and next carry, of one observation or of a batch.
 
         `reward` and `cost` are those of the step before. A policy that looks at them must be told; `needs` says so. At
         the start of an episode there are none.
         Actions are drawn with `rng`, a generator or a seed; without one they differ from call to call.
+        `mask` is the environment's action mask, in one row, where it has one.
         """
+        if mask is not None or self.env.masks:
+            obs = self._with_mask(obs, mask)
         known = self.known(obs, carry, reward, cost)
         generator = self._entropy if rng is None else np.random.default_rng(rng)
         action, memory = self._act(known, carry.memory, generator, deterministic)
@@ -132,6 +136,14 @@ class Policy:
         if not (_finite(last_reward) and _finite(last_cost)):
             raise UserError("the reward or the cost of the step before is not finite; give the numbers of that step")
         return Known(obs, carry.action, last_reward, last_cost, carry.spent + last_cost, carry.time)
+
+    def _with_mask(self, obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        """The observation with the action mask behind it, as it was trained."""
+        if mask is None or not self.env.masks or np.shape(mask)[-1:] != (self.env.masks,):
+            given = "none" if mask is None else f"one of shape {np.shape(mask)}"
+            asked = f"one with {self.env.masks} entries" if self.env.masks else "none"
+            raise UserError(f"the action mask is {given}, but this policy needs {asked}")
+        return np.concatenate([np.asarray(obs, np.float32), np.asarray(mask, np.float32)], axis=-1)
 
     def _blank(self, *batch: int) -> Tree:
         """What is remembered before an episode."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from qcrl.algos.algorithm import Algorithm
 from qcrl.envs.host.environment import HostEnv
+from qcrl.envs.host.spaces import random_actions
 from qcrl.kinds import Settings
 from qcrl.runs.folder import read_config
 
@@ -35,11 +36,12 @@ def measure(env: HostEnv, seconds: float = MEASURED) -> Pace:
     """With random actions; where no episode has ended, its length is what it has lasted so far."""
     rng, steps, ended = np.random.default_rng(0), 0, 0
     with closing(env.fleet(1)) as fleet:
-        fleet.reset([0])
+        obs = fleet.reset([0])
         begun = time.perf_counter()
         while (taken := time.perf_counter() - begun) < seconds or not steps:
-            noise = rng.standard_normal((1, env.action_size), np.float32)
-            ended += int(fleet.step(env.actions.to_env(noise)).ended.sum())
+            masks = obs[:, obs.shape[1] - env.masks :]
+            out = fleet.step(random_actions(env.actions, env.action_size, rng, masks))
+            obs, ended = out.obs, ended + int(out.ended.sum())
             steps += 1
     return Pace(steps / taken, steps / max(ended, 1))
 

@@ -69,6 +69,18 @@ def close(env: GymEnv, where: Where) -> None:
         getattr(env, "close", lambda: None)()
 
 
+def read_mask(env: GymEnv, info: Info) -> Float[np.ndarray, " option"] | None:
+    """info["action_mask"], or what `action_masks()` returns, as one row; None where there is neither."""
+    raw = info.get("action_mask")
+    if raw is None:
+        method = getattr(getattr(env, "unwrapped", env), "action_masks", None)
+        raw = method() if callable(method) else None
+    if raw is None:
+        return None
+    parts = raw.values() if isinstance(raw, dict) else raw if isinstance(raw, tuple | list) else [raw]
+    return (np.concatenate([np.ravel(part) for part in parts]) != 0).astype(np.float32)
+
+
 class RawStep(NamedTuple):
     """What one step returned, of the right kinds; its cost is still to be read, and its observation to be looked at."""
 
@@ -85,7 +97,9 @@ class RawStep(NamedTuple):
 class Single:
     """One environment, its cost, and the count of its steps for messages."""
 
-    def __init__(self, env: GymEnv, source: CostSource, name: str) -> None:
+    def __init__(self, env: GymEnv, source: CostSource, name: str, masks: int = 0) -> None:
+        """`masks` is how many options there are that may be masked, 0 where none are; they follow the observation."""
+        self.masks = masks
         self.env = env
         self.source = source
         self.name = name
@@ -96,8 +110,8 @@ class Single:
         return f"{self.name}, step {self.steps}"
 
     def reset(self, seed: int | None) -> Float[np.ndarray, " obs"]:
-        self.raw_reset(seed)
-        return self.flat(self.obs)
+        info = self.raw_reset(seed)
+        return self.flat(self.obs, info)
 
     def raw_reset(self, seed: int | None) -> Info:
         """The environment's own observation is kept; what it says of the reset is returned."""
@@ -115,12 +129,13 @@ class Single:
         seen = self.raw_step(action)
         with guarded(self.where, f"has a cost function ({self.source}) that raised"):
             cost = self.source.read(before, action, seen.obs, seen.info, seen.third)
-        return self.flat(seen.obs), seen.reward, cost, seen.terminated, seen.truncated
+        obs = self.flat(seen.obs, seen.info, seen.terminated or seen.truncated)
+        return obs, seen.reward, cost, seen.terminated, seen.truncated
 
     def raw_step(self, action: np.ndarray | np.integer) -> RawStep:
         """One step, as far as it can be told before its cost is known."""
         self.steps += 1
-        if not np.isfinite(action).all():
+        if not isinstance(action, dict | tuple) and not np.isfinite(action).all():
             self.refuse(f"the policy's action is {shown(action)}, but must be finite; train it again")
         with guarded(self.where):
             values = self.env.step(action)
@@ -141,9 +156,21 @@ class Single:
         self.obs = obs
         return seen
 
-    def flat(self, obs: Tree) -> Float[np.ndarray, " obs"]:
+    def flat(self, obs: Tree, info: Info, ended: bool = False) -> Float[np.ndarray, " obs"]:
         with guarded(self.where, "has an observation at which was raised"):
-            return flatten(self.env.observation_space, obs)
+            row = flatten(self.env.observation_space, obs)
+        return row if not self.masks else np.concatenate([row, self.mask(info, ended)])
+
+    def mask(self, info: Info, ended: bool) -> Float[np.ndarray, " option"]:
+        """1 for what may be chosen, else 0. After an episode's last step anything may."""
+        if ended:
+            return np.ones(self.masks, np.float32)
+        with guarded(self.where, "has an action mask at which was raised"):
+            found = read_mask(self.env, info)
+        if found is None or found.size != self.masks:
+            what = "is missing" if found is None else f"has {found.size} entries"
+            self.refuse(f"the action mask {what}, but must have {self.masks} entries at every step")
+        return found
 
     def refuse(self, what: str) -> NoReturn:
         raise BrokenEnvironment(f"{self.where()}: {what}")

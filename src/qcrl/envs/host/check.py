@@ -11,7 +11,8 @@ from qcrl.envs.host import boundary, costs
 from qcrl.envs.host.boundary import Single
 from qcrl.envs.host.costs import CostFunction, CostSource, Info
 from qcrl.envs.host.environment import maker
-from qcrl.envs.host.spaces import check_observations, describe_actions, flatten
+from qcrl.envs.host.products import Product
+from qcrl.envs.host.spaces import check_observations, describe_actions, flatten, random_actions
 from qcrl.envs.host.values import number, shown
 from qcrl.errors import BrokenEnvironment, UserError
 from qcrl.kinds import GymEnv, GymSpace, Tree
@@ -159,6 +160,8 @@ def _check_spaces(env: GymEnv, name: str) -> Check:
     except UserError as error:
         return Check("spaces can be trained", False, str(error))
     kind = f"{size} choices" if actions.discrete else f"{size} numbers"
+    if isinstance(actions, Product):
+        kind = f"{actions.numbers} numbers and {len(actions.choices)} choices"
     return Check("spaces can be trained", True, f"{observed} observed numbers, actions of {kind}")
 
 
@@ -179,13 +182,23 @@ def _sample(single: Single, seed: int | None = None) -> np.ndarray:
         return single.env.action_space.sample()
 
 
+def _allowed(single: Single, mask: np.ndarray, seed: list[int]) -> np.ndarray:
+    """A random action among those that the mask allows."""
+    actions, size = describe_actions(single.env.action_space, single.name)
+    return random_actions(actions, size, np.random.default_rng(seed), mask[None])[0]
+
+
 def _play(single: Single, seed: int, limit: int) -> Episode:
     """One episode, or its first steps. The same seed gives the same actions."""
-    reset_info = single.raw_reset(seed)
+    reset_info = info = single.raw_reset(seed)
     episode = Episode([single.obs], [], [], False, False, reset_info)
     for step in range(limit):
-        action, before = _sample(single, seed=None if step else seed), single.obs
+        before = single.obs
+        with boundary.guarded(single.where, "has an action mask at which was raised"):
+            mask = boundary.read_mask(single.env, info)
+        action = _sample(single, None if step else seed) if mask is None else _allowed(single, mask, [seed, step])
         seen = single.raw_step(action)
+        info = seen.info
         with boundary.guarded(single.where, f"has a cost function ({single.source}) that raised"):
             episode.costs.append(single.source.raw(before, action, seen.obs, seen.info, seen.third))
         episode.obs.append(seen.obs)

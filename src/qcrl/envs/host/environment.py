@@ -12,7 +12,8 @@ from qcrl.envs.base import ONE_COST
 from qcrl.envs.host import boundary, costs
 from qcrl.envs.host.costs import CostFunction, CostSource
 from qcrl.envs.host.fleet import Fleet, Local
-from qcrl.envs.host.spaces import Actions, check_observations, describe_actions
+from qcrl.envs.host.products import Product
+from qcrl.envs.host.spaces import Actions, check_observations, describe_actions, random_actions
 from qcrl.envs.host.vector import Vector
 from qcrl.envs.host.workers import Workers
 from qcrl.errors import UserError, import_named, load, path_of, trust
@@ -37,13 +38,15 @@ class HostEnv:
     observation_space: GymSpace
     observation_size: int
     action_size: int
-    actions: Actions
+    actions: Actions | Product
     source: CostSource
     found: bool
     """The cost was found, not given."""
     horizon: int
     timed: bool
     """The horizon is the environment's own time limit, not assumed."""
+    masks: int = 0
+    """How many options may be masked; that many observed numbers, the last ones, say which."""
 
     fixed_length = False
     costs = ONE_COST
@@ -69,11 +72,12 @@ class HostEnv:
         self.check_count(count, workers)
         if self.make is not None:
             if workers:
-                return Workers(self.make, self.source, self.id, count, workers, timeout, say)
-            return Local([boundary.make(self.make, self.id) for _ in range(count)], self.source, self.id, say=say)
+                return Workers(self.make, self.source, self.id, count, workers, timeout, say, self.masks)
+            made = [boundary.make(self.make, self.id) for _ in range(count)]
+            return Local(made, self.source, self.id, say=say, masks=self.masks)
         if is_vector(self.only):
             return Vector(self.only, self.source, self.id, timeout)
-        return _Kept([self.only], self.source, self.id)
+        return _Kept([self.only], self.source, self.id, masks=self.masks)
 
     def check_count(self, count: int, workers: int) -> None:
         """Whether there can be so many environments."""
@@ -125,11 +129,23 @@ def open_host(env: str | GymEnv, cost: str | CostFunction | CostSource | None = 
     actions, action_size = describe_actions(action_space, env_id)
     size = check_observations(space, env_id)
     found = source is None
-    source = _try(only, source, env_id)
+    masks = _masks(only, env_id, sum(actions.choices) or action_size * actions.discrete)
+    allowed = lambda row: random_actions(actions, action_size, np.random.default_rng(0), row[None, -masks:])[0]
+    source = _try(only, source, env_id, allowed if masks else None)
     if make is not None:
         boundary.close(only, env_id)
     kept = None if make else only
-    return HostEnv(env_id, make, kept, space, size, action_size, actions, source, found, *_time_limit(only))
+    limit = _time_limit(only)
+    return HostEnv(env_id, make, kept, space, size + masks, action_size, actions, source, found, *limit, masks)
+
+
+def _masks(env: GymEnv, env_id: str, options: int) -> int:
+    """How many options may be masked: all, where the environment says which, else 0."""
+    if not options:
+        return 0
+    info = boundary.Single(env, CostSource(), env_id).raw_reset(0)
+    with boundary.guarded(env_id, "has an action mask at which was raised"):
+        return 0 if boundary.read_mask(env, info) is None else options
 
 
 def _time_limit(env: GymEnv) -> tuple[int, bool]:
@@ -146,6 +162,8 @@ def _open_vector(env: GymEnv, source: CostSource | None) -> HostEnv:
     env_id = _name(env)
     actions, action_size = describe_actions(env.single_action_space, env_id)
     size = check_observations(env.single_observation_space, env_id)
+    if isinstance(actions, Product) and actions.nested:
+        raise UserError(f"{env_id} takes dictionaries or tuples; give the function that makes one environment instead")
     trial = Vector(env, source, env_id)
     trial.reset([0] * env.num_envs)
     trial.step(_sample(env, env_id, seed=0))
@@ -156,17 +174,28 @@ def _open_vector(env: GymEnv, source: CostSource | None) -> HostEnv:
     )
 
 
-def _try(env: GymEnv, source: CostSource | None, env_id: str) -> CostSource:
-    """Where the cost is, from one step with a random action; a cost that is not where it should be is an error now."""
+def _try(
+    env: GymEnv, source: CostSource | None, env_id: str, allowed: Callable[[np.ndarray], np.ndarray] | None
+) -> CostSource:
+    """Where the cost is, from one step with a random action; a cost that is not where it should be is an error now.
+
+    `allowed` gives an action for an action mask.
+    """
     trial = Local([env], source or CostSource(), env_id).envs[0]
-    trial.reset(0)
-    action = _sample(env, env_id, seed=0)
+    info = trial.raw_reset(0)
+    trial.flat(trial.obs, info)
+    if allowed is not None:
+        mask = boundary.read_mask(env, info)
+        assert mask is not None
+        action = allowed(mask)
+    else:
+        action = _sample(env, env_id, seed=0)
     if source is None:
         seen = trial.raw_step(action)
         source = costs.find(seen.info, seen.values, env_id)
         trial = Local([env], source, env_id).envs[0]
         trial.reset(0)
-        action = _sample(env, env_id)
+        action = _sample(env, env_id) if allowed is None else action
     trial.step(action)
     return source
 

@@ -58,9 +58,10 @@ class Local:
         env_id: str,
         first: int = 0,
         say: Callable[[str], None] = lambda text: None,
+        masks: int = 0,
     ) -> None:
         self.say = say
-        self.envs = [Single(env, source, f"environment {first + i} of {env_id}") for i, env in enumerate(envs)]
+        self.envs = [Single(env, source, f"environment {first + i} of {env_id}", masks) for i, env in enumerate(envs)]
 
     def reset(self, seeds: Seeds) -> Float[np.ndarray, "env obs"]:
         return np.stack([env.reset(seed) for env, seed in zip(self.envs, seeds)])

@@ -1,5 +1,6 @@
 """Between a host environment's spaces and the learner's arrays: observations are flattened, actions are mapped."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -8,6 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from qcrl.envs.host import products
+from qcrl.envs.host.products import Product
 from qcrl.envs.host.values import shown
 from qcrl.errors import UserError
 from qcrl.kinds import GymSpace, Json, Settings, Tree
@@ -58,6 +61,15 @@ class Actions:
         fields: Settings = {name: tuple(x) if isinstance(x, list) else x for name, x in description.items()}
         return cls(**fields)
 
+    @property
+    def numbers(self) -> int:
+        return len(self.low)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Those of an action with several parts, which this is not."""
+        return ()
+
     def __str__(self) -> str:
         if self.discrete:
             return "discrete actions, drawn from a categorical distribution"
@@ -66,7 +78,12 @@ class Actions:
         return "actions clipped to [-1, 1] and mapped to the environment's bounds"
 
 
-def describe_actions(space: GymSpace, env_id: str) -> tuple[Actions, int]:
+def read_actions(description: Json) -> Actions | Product:
+    """What `as_dict` described."""
+    return Product(**description) if "tree" in description else Actions.from_dict(description)
+
+
+def describe_actions(space: GymSpace, env_id: str) -> tuple[Actions | Product, int]:
     """The mapping for an action space, and the size of the policy's actions."""
     from gymnasium.spaces import Box, Discrete
 
@@ -75,10 +92,23 @@ def describe_actions(space: GymSpace, env_id: str) -> tuple[Actions, int]:
     if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and space.low.size:
         low, high = _bounds(space.low), _bounds(space.high)
         return Actions(False, tuple(space.shape), str(space.dtype), 0, low, high), space.low.size
+    if (tree := products.describe(space)) is not None:
+        product = Product(json.dumps(tree))
+        return product, product.size
     raise UserError(
-        f"the action space of {env_id} is {space}, but only Box (of floating-point numbers) and Discrete can be "
-        "trained; wrap the environment with gymnasium.wrappers.TransformAction"
+        f"the action space of {env_id} is {space}, but only Box of floating-point numbers, Discrete, MultiDiscrete, "
+        "MultiBinary, and Dict and Tuple of them can be trained; wrap it with gymnasium.wrappers.TransformAction"
     )
+
+
+def random_actions(
+    actions: Actions | Product, size: int, rng: np.random.Generator, masks: Float[np.ndarray, "env option"]
+) -> np.ndarray:
+    """One for each row of masks, which may be empty."""
+    noise = rng.standard_normal((len(masks), size), np.float32)
+    if masks.shape[1]:
+        noise[:, size - masks.shape[1] :][masks == 0] = -np.inf
+    return actions.to_env(noise)
 
 
 def check_observations(space: GymSpace, env_id: str) -> int:

@@ -46,6 +46,7 @@ class Workers:
         workers: int,
         timeout: float,
         say: Callable[[str], None],
+        masks: int = 0,
     ) -> None:
         import cloudpickle  # comes with Gymnasium, which training on a device does without
 
@@ -57,7 +58,7 @@ class Workers:
         self.workers: list[Worker] = []
         for i, (first, last) in enumerate(pairwise(bounds)):
             ours, theirs = context.Pipe()
-            job = cloudpickle.dumps((make, source, env_id, int(first), int(last - first)))
+            job = cloudpickle.dumps((make, source, env_id, int(first), int(last - first), masks))
             process = context.Process(target=serve, args=(theirs, job), name=f"qcrl-worker-{i}", daemon=True)
             name = f"worker {i} (environments {first} to {last - 1} of {env_id})"
             self.workers.append(Worker(name, process, ours, slice(first, last)))
@@ -150,8 +151,8 @@ def serve(pipe: Connection, job: bytes) -> None:
             return
         try:
             if fleet is None:
-                make, source, name, first, count = cloudpickle.loads(job)
-                fleet = Local([boundary.make(make, name) for _ in range(count)], source, name, first)
+                make, source, name, first, count, masks = cloudpickle.loads(job)
+                fleet = Local([boundary.make(make, name) for _ in range(count)], source, name, first, masks=masks)
                 answer = (None, None)
             else:
                 answer = (None, getattr(fleet, method)(*columns))

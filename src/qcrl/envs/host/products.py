@@ -1,0 +1,142 @@
+"""Actions with several parts: MultiDiscrete, MultiBinary, and Dict and Tuple of these, of Box and of Discrete.
+
+The policy's action has all numbers first, then a one-hot group for every choice, in the order of the space.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from qcrl.kinds import GymSpace, Json
+
+Leaf = dict[str, Any]
+"""A part without parts of its own, as JSON has it."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """How a policy's action becomes one of several parts."""
+
+    tree: str
+    """The parts, as JSON."""
+
+    @property
+    def discrete(self) -> bool:
+        """Whether there are choices only."""
+        return self.numbers == 0
+
+    @cached_property
+    def parts(self) -> Json:
+        return json.loads(self.tree)
+
+    @cached_property
+    def choices(self) -> tuple[int, ...]:
+        """How many options each choice has."""
+        return tuple(count for leaf in leaves(self.parts) for count in leaf.get("counts", ()))
+
+    @cached_property
+    def numbers(self) -> int:
+        return sum(math.prod(leaf["shape"]) for leaf in leaves(self.parts) if leaf["kind"] == "box")
+
+    @property
+    def nested(self) -> bool:
+        """Whether actions are dictionaries or tuples."""
+        return "parts" in self.parts
+
+    @property
+    def size(self) -> int:
+        """Of the policy's action."""
+        return self.numbers + sum(self.choices)
+
+    def to_env(self, actions: np.ndarray) -> Any:
+        """What the environment takes; for a batch, an array with one entry for each row."""
+        if actions.ndim == 1:
+            return self._single(actions)
+        made = [self._single(row) for row in actions]
+        if isinstance(made[0], dict | tuple):
+            rows = np.empty(len(made), object)
+            rows[:] = made
+            return rows
+        return np.stack(made)
+
+    def _single(self, action: np.ndarray) -> Any:
+        numbers = iter(np.minimum(np.maximum(action[: self.numbers], -1.0), 1.0))
+        raw = iter(action[: self.numbers])
+        ends = self.numbers + np.cumsum(self.choices, dtype=int)
+        chosen = iter([int(np.argmax(action[end - count : end])) for count, end in zip(self.choices, ends)])
+        return _build(self.parts, numbers, raw, chosen)
+
+    def as_dict(self) -> Json:
+        """As JSON would give it back."""
+        return {"tree": self.tree}
+
+    def __str__(self) -> str:
+        return f"actions of {self.numbers} numbers and {len(self.choices)} choices, each drawn by itself"
+
+
+def leaves(part: Json) -> Iterator[Leaf]:
+    """The parts of a tree that have no parts, in their order."""
+    if "parts" in part:
+        inner = part["parts"]
+        for each in inner.values() if isinstance(inner, dict) else inner:
+            yield from leaves(each)
+    else:
+        yield part
+
+
+def describe(space: GymSpace) -> Json | None:
+    """The tree of a space; None where it has a part that cannot be trained."""
+    from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+
+    if isinstance(space, Dict | Tuple):
+        inner = {key: describe(each) for key, each in space.spaces.items()} if isinstance(space, Dict) else None
+        listed = list(inner.values()) if inner is not None else [describe(each) for each in space.spaces]
+        return {"parts": inner or listed} if listed and None not in listed else None
+    if isinstance(space, Discrete):
+        return {
+            "kind": "choice",
+            "counts": [int(space.n)],
+            "start": [int(space.start)],
+            "shape": None,
+            "dtype": "int64",
+        }
+    if isinstance(space, MultiDiscrete):
+        start = np.asarray(getattr(space, "start", np.zeros_like(space.nvec))).ravel().tolist()
+        counts = space.nvec.ravel().tolist()
+        shape, dtype = list(space.nvec.shape), str(space.dtype)
+        return {"kind": "choice", "counts": counts, "start": start, "shape": shape, "dtype": dtype}
+    if isinstance(space, MultiBinary):
+        count = math.prod(space.shape)
+        shape, dtype = list(space.shape), str(space.dtype)
+        return {"kind": "choice", "counts": [2] * count, "start": [0] * count, "shape": shape, "dtype": dtype}
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.floating) and space.low.size:
+        bound = lambda values: [float(x) if np.isfinite(x) else None for x in values.ravel()]
+        shape, dtype = list(space.shape), str(space.dtype)
+        return {"kind": "box", "shape": shape, "dtype": dtype, "low": bound(space.low), "high": bound(space.high)}
+    return None
+
+
+def _build(part: Json, numbers: Iterator[float], raw: Iterator[float], chosen: Iterator[int]) -> Any:
+    """A part of an action, from what is left of the numbers and choices."""
+    if "parts" in part:
+        inner = part["parts"]
+        if isinstance(inner, dict):
+            return {key: _build(each, numbers, raw, chosen) for key, each in inner.items()}
+        return tuple(_build(each, numbers, raw, chosen) for each in inner)
+    if part["kind"] == "choice":
+        values = [start + next(chosen) for start in part["start"]]
+        return values[0] if part["shape"] is None else np.array(values, part["dtype"]).reshape(part["shape"])
+    pairs = [(low, high, next(numbers), next(raw)) for low, high in zip(part["low"], part["high"])]
+    return np.array([_number(*each) for each in pairs], part["dtype"]).reshape(part["shape"])
+
+
+def _number(low: float | None, high: float | None, within: float, raw: float) -> float:
+    """One of [-1, 1] mapped to its bounds, or where one is missing, as drawn and clipped to the other."""
+    if low is not None and high is not None:
+        return min(max(low + (within + 1) / 2 * (high - low), low), high)
+    return min(max(raw, -math.inf if low is None else low), math.inf if high is None else high)
