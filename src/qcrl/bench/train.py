@@ -18,6 +18,7 @@ from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.find import algorithms, build, find
 from qcrl.algos.sac import SAC
 from qcrl.bench import count, hardware, print_row, print_table
+from qcrl.bench.profile import print_profile
 from qcrl.constraints import Outage
 from qcrl.envs import ENVIRONMENT_IDS, make
 from qcrl.errors import UserError
@@ -36,6 +37,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--iterations", type=count, default=3, help="timed iterations per preset (default: 3)")
     parser.add_argument(
         "--set", nargs="+", default=[], metavar="NAME=VALUE", help="change hyper-parameters of the presets"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="also say where an iteration's time goes, and how near the peak it comes"
     )
     parser.add_argument("--no-torch", action="store_true", help="leave PyTorch out")
 
@@ -68,6 +72,8 @@ def run(args: argparse.Namespace) -> None:
         speeds.setdefault(name, speed)
         full = seconds * FULL_LENGTH / algorithm.steps_per_iteration
         print_row([name, seeds, f"{seconds:.3f}", f"{speed:,.0f}", f"{full:,.0f}", f"{compiling:.0f}", _peak_memory()])
+        if args.profile:
+            print_profile(algorithm, args.env, trained_under(algorithm, Outage(15.0, 0.1)), seeds)
     if {"paper", "fast"} <= speeds.keys():
         print(f"\nfast / paper: {speeds['fast'] / speeds['paper']:.1f}")
     if args.no_torch or args.algo != "qcpo" or "paper" not in args.presets or args.set or not on_cpu:
