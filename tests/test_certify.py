@@ -14,9 +14,9 @@ from qcrl.algos.find import build
 from qcrl.cli.main import main
 from qcrl.envs.two_path import TwoPathEnv
 from qcrl.evaluation import plan as plans
+from qcrl.evaluation.calibrate import Measured
 from qcrl.evaluation.certificate import read_certificate
 from qcrl.evaluation.certify import certify_all, choose
-from qcrl.evaluation.summary import Results
 from qcrl.evaluation.verify import verify
 from qcrl.runs import checkpoints
 from qcrl.runs.lane import Lane
@@ -107,14 +107,9 @@ def test_every_certificate_of_a_call_shares_the_confidence(fake, tmp_path):
 
 
 def test_the_choice_prefers_return_among_those_that_seem_safe():
-    lanes = [Lane(seed, (Outage(15.0, 0.1),), 0.1) for seed in range(3)]
-
-    def results(outages, episode_return):
-        return Results(np.full(100, episode_return), np.where(np.arange(100) < outages, 20.0, 0.0))
-
-    found = dict(zip(lanes, [results(2, 1.0), results(4, 3.0), results(9, 5.0)]))
-    assert choose(found, 0.05).seed == 1
-    assert choose(found, 0.01).seed == 0
+    found = {"a": Measured(100, 2, 1.0), "b": Measured(100, 4, 3.0), "c": Measured(100, 9, 5.0)}
+    assert choose(found, 0.05) == "b"
+    assert choose(found, 0.01) == "a"
 
 
 def test_a_certificate_is_verified_and_its_policy_must_be_the_same(run, capsys):

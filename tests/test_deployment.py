@@ -64,7 +64,7 @@ def saved(tmp_path_factory):
 
 
 def play(policy, batch=None, steps=4):
-    rng, carry, actions = np.random.default_rng(3), policy.initial(batch), []
+    rng, carry, actions = np.random.default_rng(3), policy.initial(batch=batch), []
     sizes = () if batch is None else (batch,)
     for _ in range(steps):
         obs, reward = rng.normal(size=(*sizes, 4)), rng.normal(size=sizes)
@@ -92,7 +92,7 @@ def test_numpy_acts_as_jax_does_alone_and_in_batches(saved, kind):
 def test_choices_are_drawn_as_often_as_their_probability_says(saved, kind):
     policy = Policy.load(saved(kind), "numpy")
     obs = np.tile(np.linspace(-1, 1, 4), (4000, 1))
-    action, carry = policy(obs, policy.initial(4000), rng=1)
+    action, carry = policy(obs, policy.initial(batch=4000), rng=1)
     logits = policy.forward(policy.known(obs[0], policy.initial()), policy.initial().memory)[0].logits
     expected = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
     assert set(action) <= {-1, 0, 1}
@@ -102,7 +102,7 @@ def test_choices_are_drawn_as_often_as_their_probability_says(saved, kind):
 def test_numbers_are_drawn_with_the_trained_spread(saved):
     policy = Policy.load(saved("budget and time"), "numpy")
     obs = np.zeros((4000, 4))
-    _, carry = policy(obs, policy.initial(4000), rng=1)
+    _, carry = policy(obs, policy.initial(batch=4000), rng=1)
     np.testing.assert_allclose(carry.action.std(axis=0), policy.forward.std, rtol=0.06)
 
 
@@ -194,13 +194,13 @@ def test_onnx_acts_as_numpy_does(saved, kind):
     # One step in the units of the environment, with noise.
     session = onnxruntime.InferenceSession(model)
     noise = np.random.default_rng(0).normal(size=(2000, policy.env.action_size)).astype(np.float32)
-    known = policy.known(np.zeros((2000, 4)), policy.initial(2000))
+    known = policy.known(np.zeros((2000, 4)), policy.initial(batch=2000))
     feed = onnx_export._feed(known, [each.name for each in session.get_inputs()]) | {"noise": noise}
     feed |= {
         each.name: np.zeros((2000, each.shape[1]), np.float32) for each in session.get_inputs() if each.name not in feed
     }
     action = session.run(["action"], feed)[0]
-    drawn, _ = policy(np.zeros((2000, 4)), policy.initial(2000), rng=2)
+    drawn, _ = policy(np.zeros((2000, 4)), policy.initial(batch=2000), rng=2)
     assert action.shape == drawn.shape
     np.testing.assert_allclose(action.mean(axis=0), drawn.mean(axis=0), atol=0.15)
     np.testing.assert_allclose(action.std(axis=0), drawn.std(axis=0), atol=0.15)

@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     from qcrl.constraints import CVaR, Mean, Outage
     from qcrl.envs import make
     from qcrl.errors import UserError
-    from qcrl.evaluation.certify import certify
     from qcrl.evaluation.evaluate import evaluate
+    from qcrl.evaluation.promise import certify, train
     from qcrl.runs.folder import load
     from qcrl.runs.policy import Policy
     from qcrl.sweeps import sweep
-    from qcrl.training.loop import train
 
 __all__ = [
     "CVaR",
@@ -39,12 +38,12 @@ _HOMES = {
     "Outage": "constraints",
     "Policy": "runs.policy",
     "UserError": "errors",
-    "certify": "evaluation.certify",
+    "certify": "evaluation.promise",
     "evaluate": "evaluation.evaluate",
     "load": "runs.folder",
     "make": "envs",
     "sweep": "sweeps",
-    "train": "training.loop",
+    "train": "evaluation.promise",
 }
 
 

@@ -4,7 +4,7 @@ import argparse
 
 from qcrl.cli.main import Handler, Parser
 
-SUBJECTS = ("env", "parity", "train", "host", "policy", "learn")
+SUBJECTS = ("env", "parity", "train", "host", "policy", "learn", "certificates", "promise")
 
 
 def command(parser: Parser, arguments: list[str]) -> Handler:

@@ -1,11 +1,18 @@
 """qcrl certify: a promise about a policy's outage with an exact bound, or the check of one that was made."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from qcrl.cli.evaluate import add_options
 from qcrl.cli.main import Handler, Parser
 from qcrl.errors import UserError
 from qcrl.kinds import Settings
+
+if TYPE_CHECKING:
+    from qcrl.runs.folder import Run
+
+THE_RUN_S = -1.0
+"""Where --promise has no number: what the run was trained to promise, or for."""
 
 
 def command(parser: Parser, arguments: list[str]) -> Handler:
@@ -13,22 +20,26 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
     parser.add_argument(
         "--confidence", type=float, default=0.95, metavar="C", help="of all certificates together (default: 0.95)"
     )
-    parser.add_argument("--promise", type=float, metavar="P", help="outage to certify (default: the one trained for)")
+    parser.add_argument(
+        "--promise",
+        type=float,
+        nargs="?",
+        const=THE_RUN_S,
+        metavar="P",
+        help="outage to certify; without a plan of your own, the policy that can keep it is chosen among seeds, recent "
+        "policies and mixtures (default: the one trained for)",
+    )
     parser.add_argument(
         "--expected", type=float, metavar="P", help="outage to plan the episodes for (default: half the promise)"
     )
-    parser.add_argument(
-        "--power", type=float, default=0.8, metavar="C", help="chance to certify the expected outage (default: 0.8)"
-    )
+    parser.add_argument("--power", type=float, metavar="C", help="chance to certify the expected outage (default: 0.8)")
     parser.add_argument(
         "--episodes", type=int, metavar="N", help="how many (default: what --expected and --power ask for)"
     )
     parser.add_argument(
         "--every-seed", action="store_true", help="certify each seed instead of choosing one (default: off)"
     )
-    parser.add_argument(
-        "--selection-episodes", type=int, default=200, metavar="N", help="per seed, to choose one (default: 200)"
-    )
+    parser.add_argument("--selection-episodes", type=int, metavar="N", help="per seed, to choose one (default: 200)")
     add_options(parser)
     parser.add_argument(
         "--sequential",
@@ -51,14 +62,35 @@ def run(args: argparse.Namespace) -> int:
         return verify(file, options)
     if args.run is None:
         raise UserError("which run? give its folder, as in: qcrl certify RUN")
-    from qcrl.evaluation.certify import certify_all  # not above: --help need not wait for JAX
+    # Not above: --help need not wait for JAX.
+    from qcrl.evaluation.certify import certify_all
+    from qcrl.evaluation.promise import is_promise
+    from qcrl.runs.folder import load
 
-    for certificate in certify_all(**options):
+    run = load(options.pop("run"))
+    if args.promise == THE_RUN_S:
+        options["promise"] = run.config.get("promise", {}).get("probability", run.lanes[0].probability)
+    options = {name: value for name, value in options.items() if value is not None and value is not False}
+    if is_promise(options):
+        return keep_promise(run, options)
+    for certificate in certify_all(run, **options):
         print(certificate)
-        print(f"Written: {args.run}/{certificate.file}")
+        print(f"Written: {run.path / certificate.file}")
         if certificate.verdict == "undecided":
-            print("These episodes cannot tell. Train below the probability that you promise; see docs/evaluation.md.")
+            print("These episodes cannot tell. Train below the probability that you promise; see docs/promise.md.")
     return 0
+
+
+def keep_promise(run: "Run", options: Settings) -> int:
+    from qcrl.evaluation.promise import keep
+
+    outcome = keep(run, **options)
+    print(outcome.text)
+    if outcome.certificate is None:
+        return 1
+    print(outcome.certificate)
+    print(f"Written: {run.path / outcome.certificate.file}, of {run.path / outcome.certificate.policy}")
+    return 0 if outcome.certificate.verdict == "certified" else 1
 
 
 def verify(file: str, options: Settings) -> int:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 def command(parser: Parser, arguments: list[str]) -> Handler:
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("--episodes", type=int, default=1000, metavar="N", help="episodes per lane (default: 1000)")
+    parser.add_argument(
+        "--promised", action="store_true", help="run the certified policies of promises instead (default: off)"
+    )
     add_options(parser)
     parser.add_argument(
         "--episode-seed", type=int, default=0, metavar="SEED", help="which episodes to run (default: 0)"
@@ -53,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
         f"{result.episodes:,} episodes each of {result.environment['id']} on {result.engine}, {actions}. "
         "Quantile at level 1 - p, CVaR of the worst share p; the last two columns are the outages of the fitted tails."
     )
-    name = f"evaluation-{result.engine}{'-deterministic' if result.deterministic else ''}"
+    kind = f"{'-deterministic' if result.deterministic else ''}{'-promised' if args.promised else ''}"
+    name = f"evaluation-{result.engine}{kind}"
     print(f"Written: {args.run}/{name}.json and .csv")
     return 0
 

@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 from qcrl.algos import hyperparameters
 from qcrl.algos.find import DEFAULT_PRESET, HOST_PRESET, algorithms, default_preset, find
+from qcrl.cli import promised
 from qcrl.cli.main import COMMANDS, Handler, Parser
 from qcrl.constraints import Outage
 from qcrl.envs import ENVIRONMENT_IDS
@@ -36,6 +37,7 @@ DEFAULTS: Settings = {
     "checkpoint_interval": 60,
     "wandb": "off",
     "deterministic": "off",
+    **promised.DEFAULTS,
 }
 """What applies where an option is left out; while a run is resumed, its own settings apply instead."""
 
@@ -68,6 +70,7 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
     option("--workers", "processes that step environments in Python; 0 is this one", type=int, metavar="N")
     option("--step-timeout", "seconds to wait for a worker before giving up", type=float, metavar="S")
     option("--checkpoint-interval", "seconds between checkpoints", type=float, metavar="S")
+    promised.add_options(option)
     option("--wandb", "log to this project of Weights & Biases as well", nargs="?", const="qcrl", metavar="PROJECT")
     option("--deterministic", "make a GPU compute bit for bit alike, if more slowly", action="store_true")
     _add_hyperparameters(parser, algo, preset)
@@ -135,14 +138,10 @@ def run(args: argparse.Namespace) -> int:
     given = _with_defaults(args)
     find(given["algo"])
     env = find_environment(given["env"], given["cost"])
-    run = loop.train(
-        given["algorithm"] or given["algo"],
-        env,
-        [Outage(limit, probability) for probability in given["outage"] for limit in given["limit"]],
-        steps=given["steps"],
-        seeds=given["seeds"],
-        preset=given["preset"],
-        out=args.out,
+    algo = given["algorithm"] or given["algo"]
+    constraints = [Outage(limit, probability) for probability in given["outage"] for limit in given["limit"]]
+    trained = algo, env, constraints, given["steps"], given["seeds"], given["preset"], args.out
+    options: Settings = dict(
         first_seed=given["first_seed"],
         resume=args.resume,
         checkpoint_interval=given["checkpoint_interval"],
@@ -155,6 +154,12 @@ def run(args: argparse.Namespace) -> int:
             if name.startswith("field_") and typed is not None
         },
     )
+    if given["promise"] is not None:
+        from qcrl.evaluation.promise import train_to_certify  # not above: --help need not wait for scipy
+
+        options |= {name: given[name] for name in ("promise", "confidence", "episodes", "sequential", "key")}
+        return promised.finish(*train_to_certify(*trained, **options))
+    run = loop.train(*trained, **options)
     try:
         from qcrl.evaluation.verdict import verdict  # not above: --help need not wait for scipy
 
@@ -171,7 +176,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _with_defaults(args: argparse.Namespace) -> Settings:
     """What was not given is as in the run that is resumed, or the default."""
-    defaults: Settings = {**DEFAULTS, "algorithm": None, "cost": None, "steps": None, "preset": None}
+    unset = ("algorithm", "cost", "steps", "preset", "episodes", "key")
+    defaults: Settings = {**DEFAULTS, **dict.fromkeys(unset)}
+    kept: Settings = {}
     if args.resume and (Path(args.out) / "config.json").exists():
         stored = read_config(Path(args.out), shapes.RESUMED)
         check_format(Path(args.out), stored)
@@ -190,12 +197,18 @@ def _with_defaults(args: argparse.Namespace) -> Settings:
             "preset": stored["preset"],
             "cost": stored["environment"].get("cost"),
         }
+        kept = stored.get("promise", {})
         if args.algo in (None, defaults["algo"]) and args.preset in (None, defaults["preset"]):
             defaults["algorithm"] = hyperparameters.from_json(stored["algorithm"])
-    return {
+    defaults |= {name: kept[name] for name in ("confidence", "episodes") if name in kept}
+    given = {
         name: default if getattr(args, name, None) is None else getattr(args, name)
         for name, default in defaults.items()
     }
+    given["promise"] = promised.promise_of(args, kept)
+    if given["promise"] is not None and args.outage is None and not kept:
+        given["outage"] = [given["promise"]]
+    return given
 
 
 def _is_environment(word: str) -> bool:

@@ -1,6 +1,6 @@
 """Certificates: an exact one-sided bound on the outage of a policy, from episodes that nothing was chosen by."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from qcrl.constraints import Outage
 from qcrl.envs.base import Description
 from qcrl.errors import UserError
 from qcrl.evaluation import plan as plans
+from qcrl.evaluation.calibrate import Candidate, Measured, calibration_rows, measure
 from qcrl.evaluation.certificate import (
     Certificate,
     earlier_certificates,
@@ -21,7 +22,6 @@ from qcrl.evaluation.certificate import (
 )
 from qcrl.evaluation.evaluate import Player, choose_lanes, results_of, trained_environment, versions
 from qcrl.evaluation.plan import Plan
-from qcrl.evaluation.summary import Results
 from qcrl.kinds import Json
 from qcrl.runs.folder import Run, load
 from qcrl.runs.lane import Lane, by_setting
@@ -30,6 +30,8 @@ SELECTION_EPISODES = 200
 """Per candidate, where one of several seeds is chosen."""
 EXPECTED_SHARE = 0.5
 """Share of the promised probability that the true outage is expected to be, unless the user knows better."""
+POWER = 0.8
+"""The chance of a certificate at the expected outage, unless asked for otherwise."""
 NOTHING = 1e-12
 """An error that is smaller is none."""
 
@@ -41,9 +43,9 @@ class Asked(NamedTuple):
     confidence: float
     together: int = 1
     """Certificates that share the error."""
-    expected: float = 0.0
-    """The outage that the policy is thought to have."""
-    power: float = 0.8
+    expected: float | None = None
+    """The outage that the policy is thought to have, if anything is known about it."""
+    power: float | None = None
     """The chance of a certificate then."""
     episodes: int | None = None
     """As many as `expected` and `power` ask for unless given."""
@@ -52,7 +54,8 @@ class Asked(NamedTuple):
     def plan(self, error: float) -> Plan:
         """With so much error."""
         if self.episodes is None:
-            return plans.planned(self.promise, error, self.expected, self.power, self.sequential)
+            expected, power = self.expected or 0.0, self.power or POWER
+            return plans.planned(self.promise, error, expected, power, self.sequential)
         least = stats.episodes_needed(self.promise, 1 - error)
         if self.episodes < least:
             raise UserError(
@@ -103,7 +106,7 @@ def certify_all(
     *,
     promise: float | None = None,
     expected: float | None = None,
-    power: float = 0.8,
+    power: float = POWER,
     episodes: int | None = None,
     sequential: bool = False,
     engine: str = "jax",
@@ -114,7 +117,7 @@ def certify_all(
     every_seed: bool = False,
     selection_episodes: int = SELECTION_EPISODES,
     key: str | Path | None = None,
-    env: Any = None,
+    env: object = None,
     processes: int | None = None,
     progress: bool = True,
 ) -> list[Certificate]:
@@ -148,15 +151,21 @@ def certify_all(
     for group in groups:
         target = Outage(group[0].limit, group[0].probability if promise is None else promise).probability
         outage = EXPECTED_SHARE * target if expected is None else expected
-        asked[group] = Asked(target, confidence, len(groups), outage, power, episodes, sequential)
-        asked[group].plan((1 - confidence) / len(groups))  # what cannot work is said before anything is run
+        wanted = Asked(target, confidence, len(groups), outage, power, episodes, sequential)
+        if episodes is not None:
+            wanted = wanted._replace(expected=None, power=None)
+        wanted.plan((1 - confidence) / len(groups))  # what cannot work is said before anything is run
+        asked[group] = wanted, outage
     certificates = []
-    for group, wanted in asked.items():
+    for group, (wanted, outage) in asked.items():
         chosen = Chosen(group[0], run.policy_file(group[0]))
         if len(group) > 1:
             console.print(f"Choosing among {len(group)} seeds by {selection_episodes:,} episodes each", soft_wrap=True)
-            results = play(group, selection_episodes, "select", 0)
-            chosen = _chosen(run, results, wanted.expected, selection_episodes)
+            candidates = [Candidate(lane, run.policy_file(lane)) for lane in group]
+            measured = [measure(play, each, selection_episodes) for each in candidates]
+            best = choose(dict(zip(candidates, measured)), outage)
+            rows = calibration_rows(run.path, candidates, measured)
+            chosen = Chosen(*best, len(group), selection_episodes, rows)
         certificates.append(certify_policy(play, group, chosen, wanted, key, console))
     return certificates
 
@@ -176,7 +185,7 @@ def certify_policy(
     attempt = _attempt(earlier_certificates(run, group), asked, digest, seed_of)
     plan = attempt.plan
     if console is not None:
-        planned = f" ({asked.power:g} power if its outage is {asked.expected:g})" if asked.episodes is None else ""
+        planned = "" if asked.power is None else f" ({asked.power:.3g} power if its outage is {asked.expected:.4g})"
         most = "at most " if len(plan.looks) > 1 else ""
         takes = f"outage <= {asked.promise:g} takes {most}{plan.episodes:,} fresh episodes{planned}"
         console.print(f"Certifying {chosen.policy.stem}: {takes}", highlight=False, soft_wrap=True)
@@ -198,8 +207,8 @@ def certify_policy(
         attempt=attempt.number,
         spent=attempt.spent,
         error=plan.error,
-        expected=asked.expected if asked.episodes is None else None,
-        power=asked.power if asked.episodes is None else None,
+        expected=asked.expected,
+        power=asked.power,
         looks=list(plan.looks),
         spending=plan.spending,
         certify_at=list(plan.certify_at),
@@ -224,55 +233,19 @@ def certify_policy(
 
 def count_outages(play: Player, lane: Lane, policy: Path, plan: Plan, seed: int) -> tuple[str, list[int]]:
     """The verdict, and the outages at every look until it was clear."""
-    played, before = play.run.policy_in(policy, lane), 0
-    counts: list[int] = []
-    for look, now in enumerate(plan.looks):
-        (totals,) = play.play([played], now - before, [[seed, *b"certify"]], "certify", before)
-        over = int(np.sum(results_of(lane, play.env, totals).costs > lane.limit))
-        counts.append(over + (counts[-1] if counts else 0))
-        before = now
-        verdict = plan.verdict(look, counts[-1])
-        if verdict is not None:
-            return verdict, counts
-    raise AssertionError("the last look always has a verdict")
+    played = play.run.policy_in(policy, lane)
+
+    def count(episodes: int, first: int) -> int:
+        (totals,) = play.play([played], episodes, [[seed, *b"certify"]], "certify", first)
+        return int(np.sum(results_of(lane, play.env, totals).costs > lane.limit))
+
+    return plans.carry_out(plan, count)
 
 
-def choose(results: Mapping[Lane, Results], outage: float) -> Lane:
+def choose(measured: Mapping[Candidate, Measured], outage: float) -> Candidate:
     """The best mean return among those with at most this outage; the lowest outage where there is none."""
-
-    def rank(lane: Lane) -> tuple[float, float]:
-        reached = float(np.mean(results[lane].costs > lane.limit))
-        return min(outage - reached, 0.0), float(np.mean(results[lane].returns))
-
-    return max(results, key=rank)
-
-
-def calibration_row(run: Run, lane: Lane, policy: Path, results: Results) -> Json:
-    """What the episodes of the choice told of one candidate."""
-    return {
-        "policy": policy.relative_to(run.path).as_posix(),
-        "lane": str(lane),
-        "sha256": file_hash(policy),
-        "episodes": len(results.costs),
-        "outages": int(np.sum(results.costs > lane.limit)),
-        "mean_return": float(np.mean(results.returns)),
-    }
-
-
-def calibrate_again(play: Player, rows: Sequence[Json], lanes: Mapping[str, Lane]) -> Iterator[tuple[Json, Json]]:
-    """Every row of a calibration, and what is found now."""
-    for row in rows:
-        policy = play.run.path / row["policy"]
-        lane = lanes[row["lane"]]
-        found = calibrate(play, lane, policy, row["episodes"])
-        yield row, calibration_row(play.run, lane, policy, found)
-
-
-def calibrate(play: Player, lane: Lane, policy: Path, episodes: int) -> Results:
-    """Episodes that choose, and certify nothing."""
-    seed = [0, *f"select {policy.stem}".encode()]
-    (totals,) = play.play([play.run.policy_in(policy, lane)], episodes, [seed], "select")
-    return results_of(lane, play.env, totals)
+    rank = lambda each: (min(outage - measured[each].outage, 0.0), measured[each].mean_return)
+    return max(measured, key=rank)
 
 
 def require_confidence(confidence: float) -> None:
@@ -280,13 +253,20 @@ def require_confidence(confidence: float) -> None:
         raise UserError(f"confidence is {confidence}, but it must lie strictly between 0 and 1; 0.95 means 95%")
 
 
-def _chosen(run: Run, results: Mapping[Lane, Results], outage: float, episodes: int) -> Chosen:
-    lane = choose(results, outage)
-    rows = [calibration_row(run, each, run.policy_file(each), found) for each, found in results.items()]
-    return Chosen(lane, run.policy_file(lane), len(results), episodes, rows)
+def error_left(made: Sequence[Certificate], confidence: float, together: int = 1) -> float:
+    """What the certificates made so far have left of the error."""
+    spent = sum(before.error for before in made)
+    left = (1 - confidence) / together - spent
+    if left <= NOTHING:
+        raise UserError(
+            f"this would be attempt {len(made) + 1} to certify a policy of this run, and the {len(made)} before have "
+            f"spent an error of {spent:.3g}, so that nothing is left at a confidence of {confidence:g}; ask for less "
+            f"confidence, such as {1 - 2 * together * spent:.3g}, or train anew in another folder"
+        )
+    return left
 
 
-def _attempt(made: Sequence[Certificate], asked: Asked, digest: str, seed_of: Any) -> Attempt:
+def _attempt(made: Sequence[Certificate], asked: Asked, digest: str, seed_of: Callable[[int], int]) -> Attempt:
     """An attempt that was made already, where the same is asked of the same policy; else the next one."""
     budget = (1 - asked.confidence) / asked.together
     for before in made:
@@ -294,14 +274,8 @@ def _attempt(made: Sequence[Certificate], asked: Asked, digest: str, seed_of: An
         same = before.policy_sha256 == digest and before.episode_seed == seed_of(before.attempt)
         if same and left > NOTHING and before.plan == asked.plan(left) and before.confidence == asked.confidence:
             return Attempt(before.attempt, before.spent, before.plan, before.episode_seed)
-    number, spent = len(made) + 1, sum(before.error for before in made)
-    if budget - spent <= NOTHING:
-        raise UserError(
-            f"this would be attempt {number} to certify a policy of this run, and the {len(made)} before have spent an "
-            f"error of {spent:.3g}, so that nothing is left at a confidence of {asked.confidence:g}; ask for less "
-            f"confidence, such as {1 - 2 * asked.together * spent:.3g}, or train anew in another folder"
-        )
-    return Attempt(number, spent, asked.plan(budget - spent), seed_of(number))
+    left = error_left(made, asked.confidence, asked.together)
+    return Attempt(len(made) + 1, budget - left, asked.plan(left), seed_of(len(made) + 1))
 
 
 def _candidates(lanes: Sequence[Lane], every_seed: bool) -> list[tuple[Lane, ...]]:

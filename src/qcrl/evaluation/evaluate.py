@@ -29,7 +29,7 @@ from qcrl.output import console
 from qcrl.runs.checkpoints import write_file
 from qcrl.runs.folder import Run, load
 from qcrl.runs.jax_policy import JaxPolicy
-from qcrl.runs.lane import Lane, by_setting
+from qcrl.runs.lane import Lane, by_setting, from_dict
 from qcrl.sampling import compilation_cache
 from qcrl.sampling.play import Totals, engine_of, play
 from qcrl.sampling.play.seeds import Played, Seed
@@ -63,6 +63,7 @@ def evaluate(
     probability: float | None = None,
     limit: float | None = None,
     *,
+    promised: bool = False,
     env: Any = None,
     cost: str | CostFunction | None = None,
     episode_seed: int = 0,
@@ -75,15 +76,20 @@ def evaluate(
     engine: jax or mujoco; an environment that runs in Python is its own engine, "host".
     deterministic: act by the mean of the policy's distribution instead of drawing from it.
     seed, probability, limit: only the lanes trained with these.
+    promised: the policies that promises were certified of, judged at these, instead of those of the lanes.
     env, cost: the environment and where its cost is, as for `train`, where the run was trained on one of your own that
         has no id.
     episode_seed: which episodes; the same ones for the same number.
     processes: for MuJoCo, as many as there are cores unless given; for environments in Python, none unless given.
     """
     run = run if isinstance(run, Run) else load(run)
-    lanes = choose_lanes(run, seed, probability, limit)
     play = Player(run, trained_environment(run, env, cost), engine, deterministic, processes, progress)
-    totals = play(lanes, episodes, "evaluate", episode_seed)
+    if promised:
+        totals = play.promised(episodes, episode_seed, probability, limit)
+        lanes = list(totals)
+    else:
+        lanes = choose_lanes(run, seed, probability, limit)
+        totals = play(lanes, episodes, "evaluate", episode_seed)
     result = Evaluation(
         play.engine,
         deterministic,
@@ -94,7 +100,7 @@ def evaluate(
         [summarise([lane], [totals[lane]]) for lane in lanes],
         [summarise(group, [totals[lane] for lane in group]) for group in by_setting(lanes)],
     )
-    _write(run, result, totals)
+    _write(run, result, totals, "-promised" if promised else "")
     return result
 
 
@@ -129,6 +135,22 @@ class Player:
         seeds: list[Seed] = [[episode_seed, *f"{purpose} {lane}".encode()] for lane in lanes]
         totals = self.play(policies, episodes, seeds, purpose)
         return {lane: results_of(lane, self.env, each) for lane, each in zip(lanes, totals)}
+
+    def promised(
+        self, episodes: int, episode_seed: int, probability: float | None, limit: float | None
+    ) -> dict[Lane, Results]:
+        """Episodes of the certified policies, each judged at its promise."""
+        wanted = {"probability": probability, "limit": limit}
+        found = {}
+        for row in self.run.certificates:
+            if row["verdict"] == "certified" and all(value in (None, row[name]) for name, value in wanted.items()):
+                policy = self.run.promised(row["probability"], row["limit"])
+                lane = dataclasses.replace(from_dict(policy.info), probability=row["probability"])
+                seed = [episode_seed, *f"evaluate {policy.info['name']}".encode()]
+                found[lane] = results_of(lane, self.env, self.play([policy], episodes, [seed], "evaluate")[0])
+        if not found:
+            raise UserError(f"{self.run.path} has no certified policy of a promise; see qcrl certify --promise")
+        return found
 
     def play(
         self, policies: Sequence[JaxPolicy], episodes: int, seeds: Sequence[Seed], purpose: str, first: int = 0
@@ -218,8 +240,8 @@ def versions(engine: str) -> dict[str, str]:
     }
 
 
-def _write(run: Run, result: Evaluation, totals: dict[Lane, Results]) -> None:
-    name = f"evaluation-{result.engine}{'-deterministic' if result.deterministic else ''}"
+def _write(run: Run, result: Evaluation, totals: dict[Lane, Results], suffix: str = "") -> None:
+    name = f"evaluation-{result.engine}{'-deterministic' if result.deterministic else ''}{suffix}"
     write_json(run.path / f"{name}.json", dataclasses.asdict(result))
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")

@@ -84,6 +84,21 @@ class Plan:
         return sum(state.certified for state in states[:-1]) + float(last.alive[: outages + 1].sum())
 
 
+def carry_out(plan: Plan, count: Callable[[int, int], int]) -> tuple[str, list[int]]:
+    """The verdict, and the outages at every look until it was clear.
+
+    `count(episodes, first)` counts outages in so many episodes, from number `first` on.
+    """
+    before, counts = 0, list[int]()
+    for look, now in enumerate(plan.looks):
+        counts.append(sum(counts[-1:]) + count(now - before, before))
+        before = now
+        verdict = plan.verdict(look, counts[-1])
+        if verdict is not None:
+            return verdict, counts
+    raise AssertionError("the last look always has a verdict")
+
+
 class Look(NamedTuple):
     """The probabilities at one look: of every count that is still open, and of ending there."""
 
@@ -118,27 +133,31 @@ def planned(promise: float, error: float, expected: float, power: float, in_look
         for spending in SPENDINGS
     )
     fit = [plan for plan in tried if plan.power(expected) >= power]
+
+    def rank(plan: Plan) -> tuple[float, float]:
+        median, mean = duration(plan, expected)
+        return max(median - USUALLY_SHORTER * episodes, 0.0), mean
+
     # So few episodes that looking more than once does not pay leave the fixed plan.
-    return min(fit, key=lambda plan: _length(plan, expected, USUALLY_SHORTER * episodes), default=once)
+    return min(fit, key=rank, default=once)
 
 
-def _length(plan: Plan, outage: float, most: float) -> tuple[float, float]:
-    """By how much the median of its episodes is over the most, and their mean."""
+def duration(plan: Plan, outage: float) -> tuple[int, float]:
+    """Median and mean of the episodes until the verdict, at this outage."""
     ends = np.array([state.certified + state.violated for state in _walk(plan, outage)])
     ends[-1] += 1 - ends.sum()
-    median = plan.looks[int(np.argmax(np.cumsum(ends) >= 0.5))]
-    return max(median - most, 0.0), float(ends @ np.array(plan.looks))
+    return plan.looks[int(np.argmax(np.cumsum(ends) >= 0.5))], float(ends @ np.array(plan.looks))
 
 
 def planned_outage(promise: float, error: float, episodes: int, power: float) -> float:
     """The highest outage that a fixed plan of so many episodes certifies with this power."""
-    most = fixed(promise, error, episodes).certify_at[0]
-    if most < 0:
-        least = episodes_needed(promise, 1 - error)
+    least = episodes_needed(promise, 1 - error)
+    if episodes < least:
         raise UserError(
             f"{episodes} episodes are too few: even without any outage, an outage of {promise:g} cannot be certified "
             f"at {1 - error:.4g} confidence with fewer than {least}; allow more episodes, or promise more"
         )
+    most = fixed(promise, error, episodes).certify_at[0]
     # binom.cdf(most, n, q) = power, by the beta distribution.
     return float(stats.beta.ppf(1 - power, most + 1, episodes - most))
 

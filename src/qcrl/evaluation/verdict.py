@@ -9,7 +9,7 @@ from qcrl.evaluation.evaluate import results_of
 from qcrl.runs.folder import Run
 from qcrl.runs.lane import Lane, by_setting
 from qcrl.sampling.play import play
-from qcrl.sampling.play.seeds import Played, Seed
+from qcrl.sampling.play.seeds import Played
 
 MOST_EPISODES = 1000
 """Fresh episodes per setting, over all seeds together; fewer where they would take over a tenth of the training."""
@@ -57,8 +57,8 @@ def _episodes(run: Run, env: Described, lanes: list[Lane]) -> tuple[np.ndarray, 
     count = min(-(-MOST_EPISODES // len(lanes)), run.config["steps"] // (10 * env.horizon))
     if count >= FEWEST_EPISODES:
         # Other episodes than those of the training.
-        jobs: list[tuple[Played, Seed]] = [(run.policy_of(lane), (lane.seed + 2**31) % 2**32) for lane in lanes]
-        totals = play(jobs, env, count)
+        policies: list[Played] = [run.policy_of(lane) for lane in lanes]
+        totals = play([(policy, (lane.seed + 2**31) % 2**32) for policy, lane in zip(policies, lanes)], env, count)
         results = [results_of(lane, env, each) for lane, each in zip(lanes, totals)]
         returns, costs = np.swapaxes(results, 0, 1)
         return returns, costs, "fresh episodes"

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from qcrl.envs.base import Description
 from qcrl.errors import UserError
+from qcrl.evaluation.calibrate import Candidate, measure
 from qcrl.evaluation.certificate import (
     Certificate,
     episode_seed,
@@ -15,7 +15,7 @@ from qcrl.evaluation.certificate import (
     read_certificate,
     signature_problem,
 )
-from qcrl.evaluation.certify import calibrate_again, count_outages
+from qcrl.evaluation.certify import count_outages
 from qcrl.evaluation.evaluate import Player, choose_lanes, trained_environment, versions
 from qcrl.evaluation.plan import bounded
 from qcrl.runs.folder import Run, load
@@ -31,7 +31,7 @@ def verify(
     run: str | Path | Run | None = None,
     *,
     key: str | Path | None = None,
-    env: Any = None,
+    env: object = None,
     processes: int | None = None,
     progress: bool = True,
 ) -> tuple[Certificate, str | None]:
@@ -54,7 +54,7 @@ def verify(
 
 
 def _differences(
-    c: Certificate, run: Run, key: str | Path | None, env: Any, processes: int | None, progress: bool
+    c: Certificate, run: Run, key: str | Path | None, env: object, processes: int | None, progress: bool
 ) -> Iterator[str]:
     """From what is quick to check to what takes episodes."""
     yield from _differences_on_paper(c)
@@ -81,12 +81,17 @@ def _differences(
         yield "parts are not those that the policy is a mixture of"
     changed = [name for name, value in versions(c.engine).items() if value != c.versions.get(name)]
     why = f"; other {', '.join(changed)} than then, which may change an episode by rounding" if changed else ""
-    for row, found in calibrate_again(play, c.calibration, {str(each): each for each in run.lanes}):
-        for name in ("sha256", "outages"):
-            if row[name] != found[name]:
-                yield f"{name} of the candidate {row['policy']} is {found[name]}, not {row[name]}{why}"
-        if not np.isclose(row["mean_return"], found["mean_return"], rtol=1e-6, atol=1e-9):
-            yield f"the candidate {row['policy']} returns {found['mean_return']:.6g}, not {row['mean_return']:.6g}{why}"
+    lanes = {str(each): each for each in run.lanes}
+    for row in c.calibration:
+        candidate = Candidate(lanes[row["lane"]], run.path / row["policy"])
+        if not candidate.policy.is_file() or file_hash(candidate.policy) != row["sha256"]:
+            yield f"the candidate {row['policy']} is not the policy that it was"
+        found = measure(play, candidate, row["episodes"])
+        if found.outages != row["outages"] or not np.isclose(found.mean_return, row["mean_return"], rtol=1e-5):
+            yield (
+                f"the candidate {row['policy']} has {found.outages} outages and returns {found.mean_return:.6g}, not "
+                f"{row['outages']} and {row['mean_return']:.6g}{why}"
+            )
     verdict, counts = count_outages(play, lane, policy, c.plan, c.episode_seed)
     if (verdict, counts) != (c.verdict, c.counts):
         yield f"{counts[-1]} outages in {c.looks[len(counts) - 1]} episodes, not {c.outages} in {c.episodes}{why}"

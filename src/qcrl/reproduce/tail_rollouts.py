@@ -87,7 +87,7 @@ def roll_out(
     critic = jax.jit(partial(policy.algorithm.critic, env))
     inputs = Inputs.first(obs, env.action_size, len(env.costs))
     distribution = jax.device_get(critic(policy.state, inputs, policy.algorithm.initial_memory(env)))
-    discount = policy.algorithm.discount  # type: ignore[attr-defined]
+    discount = policy.trained_by.discount  # type: ignore[attr-defined]
     fixed: Environment = FromStart(env, start, obs)  # type: ignore[assignment]
     (totals,) = play_on_device([(policy, [lane.seed, *b"tail"])], fixed, rollouts, discount=discount)
     kind = env.costs.index(lane.constraint.cost)

@@ -112,6 +112,26 @@ class Run:
         check_format(self.path, self.config)
         return Policy.load(self.policy_file(lane), backend)
 
+    @property
+    def certificates(self) -> list[Json]:
+        """What the certificates in the folder say, the newest attempt last."""
+        found = [shapes.read_json(path, Json, "certify again") for path in sorted(self.path.glob("certificate-*.json"))]
+        return sorted(found, key=lambda each: each.get("attempt", 0))
+
+    def promised(self, probability: Pick = None, limit: Pick = None) -> "JaxPolicy":
+        """The policy that a promise was certified of, the newest one of that probability and limit."""
+        from qcrl.runs.jax_policy import load  # not above: to read tables, no algorithm is needed
+
+        for certificate in reversed(self.certificates):
+            path = self.path / str(certificate.get("policy"))
+            asked = {"probability": probability, "limit": limit}
+            fits = all(value in (None, certificate.get(name)) for name, value in asked.items())
+            if fits and certificate.get("verdict") == "certified" and path.is_file():
+                policy = load(path)
+                policy.require_home(self.config, from_dict(policy.info))
+                return policy
+        raise UserError(f"{self.path} has no such certified policy; make one: qcrl certify {self.path} --promise P")
+
     def policy_of(self, lane: Lane) -> "JaxPolicy":
         """The trained policy of a lane, with its algorithm."""
         return self.policy_in(self.policy_file(lane), lane)

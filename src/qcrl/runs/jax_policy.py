@@ -1,5 +1,6 @@
 """A trained policy that runs in JAX, with the algorithm that it was trained by at hand."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from jaxtyping import Array
 
 from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
+from qcrl.algos.mixture import Mixture, MixtureState
 from qcrl.constraints import Constraint
 from qcrl.envs.base import Description
 from qcrl.errors import UserError
@@ -25,15 +27,20 @@ class JaxPolicy(Policy):
 
     backend = "jax"
 
-    def __init__(self, algorithm: Algorithm, env: Description, state: Tree, info: Json) -> None:
+    def __init__(self, algorithm: Algorithm | Mixture, env: Description, state: Tree, info: Json) -> None:
         super().__init__(env, info, algorithm.needs)
         self.algorithm = algorithm
         self.state = state
         self._jitted = jax.jit(partial(_act, algorithm, env), static_argnames="deterministic")
 
+    @property
+    def trained_by(self) -> Algorithm:
+        """The algorithm of the policy, or of every part of it."""
+        return self.algorithm.algorithm if isinstance(self.algorithm, Mixture) else self.algorithm
+
     def require_home(self, config: Json, own: lane.Lane) -> None:
         """Raise where it was not trained in this lane of the run that `config` describes."""
-        found = {"lane": lane.from_dict(self.info), "environment": self.env, "algorithm": self.algorithm}
+        found = {"lane": lane.from_dict(self.info), "environment": self.env, "algorithm": self.trained_by}
         asked = {"lane": own, "environment": Description.from_dict(config["environment"])}
         if "algorithm" in config:
             asked["algorithm"] = hyperparameters.from_json(config["algorithm"])
@@ -48,9 +55,14 @@ class JaxPolicy(Policy):
         """What is known before a step, as networks have it."""
         return _inputs(self.known(obs, carry, reward, cost))
 
-    def _blank(self, *batch: int) -> Memory:
+    def _blank(self, rng: np.random.Generator, *batch: int) -> Tree:
         start = self.algorithm.initial_memory(self.env)
-        return jax.tree.map(lambda x: np.broadcast_to(np.asarray(x), (*batch, *jnp.shape(x))), start)
+        memory = jax.tree.map(lambda x: np.broadcast_to(np.asarray(x), (*batch, *jnp.shape(x))), start)
+        if not isinstance(self.algorithm, Mixture):
+            return memory
+        weights = np.asarray(self.state.weights, float)
+        drawn = rng.choice(len(weights), batch or None, p=weights / weights.sum())
+        return memory._replace(part=np.asarray(drawn, np.int32))
 
     def _mix(self, pick: Pick, old: Memory, new: Memory) -> Memory:
         return jax.tree.map(pick, old, new)
@@ -68,12 +80,26 @@ def load(path: Path) -> JaxPolicy:
     try:
         info = checkpoints.read_info(path)
         shapes.check(info, shapes.Policy, path, "train it again")
-        algorithm = hyperparameters.from_json(info["algorithm"])
+        trained_by = hyperparameters.from_json(info["algorithm"])
         env = Description.from_dict(info["environment"])
-        state = checkpoints.read_tree(path, like=_shapes(algorithm, env, lane.from_dict(info).constraints))
+        like = _shapes(trained_by, env, lane.from_dict(info).constraints)
+        parts = len(info.get("mixture", []))
+        state = checkpoints.read_tree(path, MixtureState((like,) * parts, jnp.zeros(parts)) if parts else like)
     except Exception as error:  # a file may ask for anything, such as networks of no size, or of any
         raise UserError(f"{path} is not a policy of this version of qcrl ({error}); train it again") from error
+    algorithm = Mixture(trained_by) if parts else trained_by
     return JaxPolicy(algorithm, env, jax.tree.map(jnp.asarray, state), info | {"name": path.stem})
+
+
+def write_mixture(path: Path, parts: Sequence[JaxPolicy], weights: Sequence[float], names: Sequence[Json]) -> None:
+    """A file that acts as one of these policies in every episode; `names` says of each where it comes from.
+
+    What else is said about it, such as its lane, is said of the first.
+    """
+    state = MixtureState(tuple(part.state for part in parts), jnp.asarray(weights, jnp.float32))
+    mixture = [{"weight": float(weight), **name} for weight, name in zip(weights, names)]
+    info = {key: value for key, value in parts[0].info.items() if key not in ("name", "forward")}
+    checkpoints.write_tree(path, state, info | {"mixture": mixture})
 
 
 def _inputs(known: Known) -> Inputs:
@@ -82,7 +108,7 @@ def _inputs(known: Known) -> Inputs:
 
 
 def _act(
-    algorithm: Algorithm,
+    algorithm: Algorithm | Mixture,
     env: Description,
     state: Tree,
     inputs: Inputs,

@@ -21,7 +21,7 @@ class NumpyPolicy(Policy):
         super().__init__(env, info, tuple(info["forward"]["needs"]))
         self.forward: Forward = forward.build(info["forward"], arrays, env.action_size)
 
-    def _blank(self, *batch: int) -> Memory:
+    def _blank(self, rng: np.random.Generator, *batch: int) -> Memory:
         return self.forward.blank(*batch)
 
     def _mix(self, pick: Pick, old: Memory, new: Memory) -> Memory:
@@ -39,6 +39,8 @@ def load(path: Path) -> NumpyPolicy:
     try:
         info, arrays = files.read_arrays(path)
         env = Description.from_dict(info["environment"])
+        if info.get("mixture"):
+            raise UserError("it is a mixture of policies, which needs the backend jax")
         if info.get("forward") is not None:
             return NumpyPolicy(env, info, arrays)
     except Exception as error:  # a file may say anything of how it acts

@@ -243,7 +243,7 @@ def compare(policy: NumpyPolicy, model: bytes, rows: int = 64, steps: int = 3) -
 
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
-    rng, carry, worst = np.random.default_rng(0), policy.initial(rows), 0.0
+    rng, carry, worst = np.random.default_rng(0), policy.initial(batch=rows), 0.0
     memory = {name: None for name in names if name in ("hidden", "cell", "late_cost")}
     for _ in range(steps):
         obs = rng.normal(size=(rows, policy.env.observation_size)).astype(np.float32)

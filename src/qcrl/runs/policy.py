@@ -63,16 +63,17 @@ class Policy:
             raise UserError(f"there is no policy file {path}; the policies of a run are in its policies folder")
         return import_module(f"qcrl.runs.{backend}_policy").load(path)
 
-    def initial(self, batch: int | None = None) -> Carry:
-        """The carry at the start of an episode, or of a batch of episodes."""
+    def initial(self, rng: np.random.Generator | int | None = None, batch: int | None = None) -> Carry:
+        """The carry at the start of an episode, or of a batch of them. A mixture draws its part with `rng`."""
         sizes = () if batch is None else (batch,)
+        generator = self._entropy if rng is None else np.random.default_rng(rng)
         zeros = lambda size: np.zeros((*sizes, size), np.float32)
         time = 0.0 if batch is None else np.zeros(batch, np.float32)
-        return Carry(self._blank(*sizes), zeros(self.env.action_size), zeros(len(self.env.costs)), time)
+        return Carry(self._blank(generator, *sizes), zeros(self.env.action_size), zeros(len(self.env.costs)), time)
 
-    def restart(self, carry: Carry, ended: np.ndarray) -> Carry:
+    def restart(self, carry: Carry, ended: np.ndarray, rng: np.random.Generator | int | None = None) -> Carry:
         """The carry of a batch in which these episodes have ended and the next ones begin."""
-        ended, blank = np.asarray(ended, bool), self.initial(len(ended))
+        ended, blank = np.asarray(ended, bool), self.initial(rng, len(ended))
 
         def pick(old: np.ndarray, new: np.ndarray) -> np.ndarray:
             return np.where(ended.reshape(-1, *(1,) * (np.ndim(old) - 1)), new, old)
@@ -145,7 +146,7 @@ class Policy:
             raise UserError(f"the action mask is {given}, but this policy needs {asked}")
         return np.concatenate([np.asarray(obs, np.float32), np.asarray(mask, np.float32)], axis=-1)
 
-    def _blank(self, *batch: int) -> Tree:
+    def _blank(self, rng: np.random.Generator, *batch: int) -> Tree:
         """What is remembered before an episode."""
         raise NotImplementedError
 

@@ -78,6 +78,15 @@ class Config(TypedDict, total=False):
         Annotated[list[Lane | Annotated[list[float], Meta(min_length=3, max_length=4)]], Meta(min_length=1)]
     ]
     setup: dict[str, str]
+    promise: "Promise"
+
+
+class Promise(TypedDict):
+    """What shall be certified of a run."""
+
+    probability: Probability
+    confidence: Probability
+    episodes: Size
 
 
 TRAINED = ("algorithm", "environment")
@@ -155,6 +164,7 @@ class Policy(TypedDict, total=False):
     algorithm: Required[Algorithm]
     environment: Required[Environment]
     alive: bool
+    mixture: list[dict[str, Any]]
 
 
 class Checkpoint(TypedDict):

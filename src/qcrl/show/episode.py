@@ -59,7 +59,7 @@ def record(
     if outage:
         outage[-1] = float(sum(costs) > limit)  # nothing is to come, and the critic was never asked about that
     shown = scenes[-1 - len(costs) : -1]  # the last one is of the episode that would follow
-    about = "" if isinstance(policy.algorithm, OutagePPO) else "of the discounted cost to go"
+    about = "" if isinstance(policy.trained_by, OutagePPO) else "of the discounted cost to go"
     seen = np.array(outage) if outage else None
     return Episode(number, shown, np.cumsum(rewards), np.cumsum(costs), seen, about)
 

@@ -8,10 +8,11 @@ from operator import index
 
 from qcrl.algos import replay_buffer
 from qcrl.algos.algorithm import Algorithm
-from qcrl.algos.find import name_of
+from qcrl.algos.find import DEFAULT_STEPS, default_preset, find, name_of
 from qcrl.algos.multiplier import episode_window
 from qcrl.constraints import Constraint, Outage
 from qcrl.envs.base import Described
+from qcrl.envs.host.environment import HostEnv
 from qcrl.errors import UserError
 from qcrl.kinds import Settings
 from qcrl.runs.lane import Lane, make_lane
@@ -122,6 +123,17 @@ def widen_window(algorithm: Algorithm, lanes: Sequence[Lane], warn: Callable[[st
             f"probability {probability:g}, so the most recent {widened.window} are looked at"
         )
     return widened
+
+
+def length(algo: str | Algorithm, preset: str | None, steps: float | None, env: Described | None = None) -> float:
+    """Steps of a training: those asked for, or the preset's own."""
+    if steps is None:
+        kind = find(algo) if isinstance(algo, str) else type(algo)
+        usual = default_preset(algo, isinstance(env, HostEnv)) if isinstance(algo, str) else None
+        return kind.lengths.get(preset or usual or "", DEFAULT_STEPS)
+    if not 1 <= steps < 2**31 or steps != int(steps):
+        raise UserError(f"steps is {steps}, but must be a whole number from 1 to 2147483647; give the steps per seed")
+    return steps
 
 
 def check_length(algorithm: Algorithm, steps: float, warn: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
-from qcrl.algos.find import DEFAULT_STEPS, HOST_PRESET, build, default_preset, find
+from qcrl.algos.find import HOST_PRESET, build, default_preset, find
 from qcrl.constraints import Constraint
 from qcrl.envs.base import Described, Description
 from qcrl.envs.find import find as find_environment
@@ -34,6 +34,11 @@ from qcrl.training.sinks.tables import Tables
 from qcrl.training.sinks.terminal import Display
 from qcrl.training.sinks.trackers import TensorBoard, WandB, require_wandb
 
+RECENT = "policies/recent"
+"""Where earlier policies of a training are kept, if they are."""
+RECENT_SHARE = 0.25
+"""The last part of the training that they are of."""
+
 
 def train(
     algo: str | Algorithm,
@@ -52,6 +57,9 @@ def train(
     cost: str | CostFunction | None = None,
     workers: int = 0,
     step_timeout: float = 60.0,
+    recent: int = 0,
+    extra: Json | None = None,
+    greeting: str = "",
     **overrides: Any,
 ) -> Run:
     """Train all seeds under all constraints side by side, as one compiled program, and return the run.
@@ -73,13 +81,16 @@ def train(
         Without it, the third of six values that a step returns, or info["cost"].
     workers: processes that step environments which run in Python; 0 steps them in this one.
     step_timeout: seconds after which a worker that does not answer ends the training.
+    recent: how many earlier policies of the last quarter of the training to keep, per lane, in policies/recent.
+    extra: what else config.json shall hold.
+    greeting: what to say once nothing stands in the way.
     overrides: hyper-parameters of the algorithm, by name. Several learning rates are trained side by side as well.
     """
     if isinstance(algo, str):
         find(algo)
     overrides, rates = checks.learning_rates(overrides)
     environment = find_environment(env, cost)
-    notes: list[str] = []
+    notes = [greeting] if greeting else []  # what is wrong is said first, and alone
     if isinstance(algo, str):
         preset = default_preset(algo, isinstance(environment, HostEnv)) if preset is None else preset
         algo = build(algo, preset)
@@ -90,9 +101,7 @@ def train(
     algorithm = checks.fit(algorithm, environment, overrides)
     lanes = checks.lanes(algorithm, constraint, seeds, first_seed, rates)
     checks.check_costs(environment, lanes)
-    steps = type(algorithm).lengths.get(preset or "", DEFAULT_STEPS) if steps is None else steps
-    if not 1 <= steps < 2**31 or steps != int(steps):
-        raise UserError(f"steps is {steps}, but must be a whole number from 1 to 2147483647; give the steps per seed")
+    steps = checks.length(algorithm, preset, steps)
     if not checkpoint_interval >= 0:
         raise UserError(f"checkpoint_interval is {checkpoint_interval}, but must be a number of seconds from 0 on")
     stepping = Workers(workers, step_timeout)
@@ -100,16 +109,16 @@ def train(
     if wandb is not None:
         require_wandb()
     with Display(lanes, enabled=progress) as display:
-        algorithm = checks.widen_window(algorithm, lanes, display.say)
-        checks.check_length(algorithm, steps, display.say)
-        checks.check_memory(algorithm, environment, len(lanes), display.say)
-        config = claim.describe(algorithm, preset, Description.of(environment), lanes, int(steps))
+        algorithm = checks.widen_window(algorithm, lanes, notes.append)
+        checks.check_length(algorithm, steps, notes.append)
+        checks.check_memory(algorithm, environment, len(lanes), notes.append)
+        config = claim.describe(algorithm, preset, Description.of(environment), lanes, int(steps)) | (extra or {})
         with claim.open_folder(out, config, resume, display.say) as folder:
             if config["environment"].get("cost") is not None:
                 display.say(str(environment))
             for note in notes:
                 display.say(note)
-            group = Group(algorithm, environment, lanes, folder, config, display, stepping)
+            group = Group(algorithm, environment, lanes, folder, config, display, stepping, recent)
             group.train(checkpoint_interval, wandb)
     return Run(folder)
 
@@ -128,6 +137,7 @@ class Group:
         config: Json,
         display: Display,
         workers: Workers = Workers(),  # noqa: B008
+        recent: int = 0,
     ) -> None:
         self.algorithm = algorithm
         self.env = env
@@ -138,6 +148,7 @@ class Group:
         self.display = display
         self.continuing = claim.resume_command(folder, config)
         self.iterations = -(-config["steps"] // algorithm.steps_per_iteration)
+        self.kept = {self.iterations - round(self.iterations * RECENT_SHARE * (n + 1) / recent) for n in range(recent)}
         self.alive = np.ones(len(lanes), bool)
         self.mark = 0.0
         """When the last iteration was logged, in seconds."""
@@ -211,7 +222,8 @@ class Group:
 
     def _set_aside(self, iteration: int) -> None:
         """What was found out about the policies so far shall not be taken for a result of those to come."""
-        found = [path for kind in ("evaluation-*", "certificate-*") for path in self.folder.glob(kind)]
+        kinds = ("evaluation-*", "certificate-*", "policies/promised-*")
+        found = [path for kind in kinds for path in self.folder.glob(kind)]
         if found:
             earlier = self.folder / "earlier" / f"iteration-{iteration}"
             earlier.mkdir(parents=True, exist_ok=True)
@@ -247,6 +259,8 @@ class Group:
                     raise Interrupted(self.continuing, signal.SIGINT) from error
                 kept = f"saved up to iteration {iteration - 1}, to continue with: {self.continuing}"
                 raise type(error)(f"{error}; {kept if iteration > 1 else 'nothing was trained yet'}") from error
+            if iteration in self.kept:
+                self.save_policies(state._replace(store=()), folder=RECENT, suffix=f"-i{iteration}")
             due = time.monotonic() - saved >= max(checkpoint_interval, pause) or iteration == self.iterations
             rows: list[tuple[int, Metrics]] = [] if pending is None else [(iteration - 1, pending)]
             at_once = due or isinstance(self.env, HostEnv)  # where Python steps, nothing is worked on meanwhile
@@ -300,11 +314,11 @@ class Group:
         checkpoints.save_checkpoint(self.folder / "checkpoints", iteration, state, {"sizes": sizes})
         self.save_policies(state)
 
-    def save_policies(self, state: State, only_lost: bool = False) -> None:
+    def save_policies(self, state: State, only_lost: bool = False, folder: str = "policies", suffix: str = "") -> None:
         """What `qcrl.load` finds; of a finished run only those that are missing, torn or older than its checkpoint."""
         state = checkpoints.to_numpy(state)
-        policies = self.folder / "policies"
-        policies.mkdir(exist_ok=True)
+        policies = self.folder / folder
+        policies.mkdir(parents=True, exist_ok=True)
         for index, lane in enumerate(self.lanes):
             own = jax.tree.map(lambda leaf, index=index: leaf[index], state)
             info = {
@@ -316,6 +330,6 @@ class Group:
                 "environment": self.config["environment"],
                 "forward": self.algorithm.deployment(self.env, lane.constraints),
             }
-            path = policies / f"{lane}.safetensors"
+            path = policies / f"{lane}{suffix}.safetensors"
             if not (only_lost and checkpoints.is_whole(path, info)):
                 checkpoints.write_tree(path, self.algorithm.policy_state(self.env, own), info)

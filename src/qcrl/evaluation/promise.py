@@ -1,0 +1,338 @@
+"""From a promise to a certificate: how far below it to train, which policy to take, and what to do if none will do."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from rich.console import Console
+from scipy import stats as scipy_stats
+
+from qcrl import stats
+from qcrl.algos.algorithm import Algorithm
+from qcrl.constraints import Constraint, Outage
+from qcrl.envs.base import Described
+from qcrl.envs.find import find as find_environment
+from qcrl.envs.host.environment import HostEnv
+from qcrl.errors import UserError
+from qcrl.evaluation import certify as plain
+from qcrl.evaluation import plan as plans
+from qcrl.evaluation.calibrate import (
+    Candidate,
+    Choice,
+    Measure,
+    Measured,
+    calibrate,
+    calibration_rows,
+    measure,
+    shortest,
+)
+from qcrl.evaluation.certificate import Certificate, earlier_certificates
+from qcrl.evaluation.certify import Asked, Chosen, certify_policy, error_left, require_confidence
+from qcrl.evaluation.evaluate import Player, choose_lanes, trained_environment
+from qcrl.evaluation.plan import Plan
+from qcrl.kinds import Json
+from qcrl.runs.checkpoints import read_info, write_file
+from qcrl.runs.folder import Run, load
+from qcrl.runs.jax_policy import write_mixture
+from qcrl.runs.lane import Lane
+from qcrl.training import loop
+from qcrl.training.checks import length
+
+POWER = 0.98
+"""The chance of a certificate that everything is planned for."""
+SETTLES_AT, SPREAD = 0.98, 0.26
+"""Outage of the last policy of a training, as a share of its target: mean and standard deviation over the 20 policies
+of the presets `scale` and `fast` in results/outage_ppo/tuning.csv, the rows `short` and `fast_base`."""
+LAST_BELOW = 0.6
+"""The chance that the last policy of a training is at or below the planned outage. Recent ones are a tenth apart from
+it, mostly below, so that one of them is there nearly always; a lower target would cost return."""
+RECENT = 5
+"""Recent policies of every training that are candidates, beside the last one."""
+AFFORDED, AFFORDED_ON_ACCELERATORS = 0.25, 2.0
+"""Steps that certifying may take, as a share of those of the training; calibrating takes as many again. An accelerator
+plays some ten times as fast as it trains."""
+MOST_AFFORDED = 200_000
+"""Episodes, unless more are asked for."""
+HOPELESS = 0.25
+"""With less chance than this no attempt is made, since it would spend error."""
+LENGTHS, SURE = 10, 0.99
+"""So many lengths of a plan are tried, and the shortest with this chance is run."""
+
+
+class CannotCertify(UserError):
+    """No policy of a run can be certified, and why. Nothing is wrong with what was asked for."""
+
+    exit_code = 1
+
+
+class Decision(NamedTuple):
+    """What calibration leads to."""
+
+    choice: Choice
+    measured: list[Measured]
+    plan: Plan | None
+
+
+class Outcome(NamedTuple):
+    """What came of a promise."""
+
+    certificate: Certificate | None
+    text: str
+    """Which policy it is about; without a certificate, what to do."""
+
+
+def train(
+    algo: str | Algorithm,
+    env: object,
+    constraint: Constraint | Sequence[Constraint],
+    steps: float | None = None,
+    seeds: int | Sequence[int] = 1,
+    preset: str | None = None,
+    out: str | Path | None = None,
+    *,
+    promise: float | None = None,
+    confidence: float = 0.95,
+    **options: Any,
+) -> Run:
+    """Train all seeds under all constraints side by side, as one compiled program, and return the run.
+
+    With a promise, training is steered below it, and the best policy that can keep it is certified on fresh episodes:
+    `run.certificates` says what came of it. All other arguments are those of `qcrl.training.loop.train`.
+
+    promise: the outage to certify. A constraint whose probability equals it is trained for less, as much as the
+        certificate needs; one with a lower probability is trained for as it is.
+    confidence: of the certificate.
+    """
+    if promise is None:
+        return loop.train(algo, env, constraint, steps, seeds, preset, out, **options)
+    return train_to_certify(algo, env, constraint, steps, seeds, preset, out, promise, confidence, **options)[0]
+
+
+def train_to_certify(
+    algo: str | Algorithm,
+    env: object,
+    constraint: Constraint | Sequence[Constraint],
+    steps: float | None,
+    seeds: int | Sequence[int],
+    preset: str | None,
+    out: str | Path | None,
+    promise: float,
+    confidence: float = 0.95,
+    *,
+    episodes: int | None = None,
+    sequential: bool = False,
+    key: str | Path | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> tuple[Run, Outcome]:
+    """Train below a promise, then choose and certify a policy."""
+    require_confidence(confidence)
+    asked = [constraint] if isinstance(constraint, Constraint) else list(constraint)
+    environment = find_environment(env, options.pop("cost", None))
+    count = afforded(length(algo, preset, steps, environment), environment, episodes)
+    aim = target(Outage(0.0, promise).probability, 1 - confidence, count)
+    aimed = [_aimed(each, promise, aim) for each in asked]
+    aims = ", ".join(f"{each.probability:g}" for each in aimed)
+    kept = {"probability": promise, "confidence": confidence, "episodes": count}
+    run = loop.train(
+        algo,
+        environment,
+        aimed,
+        steps,
+        seeds,
+        preset,
+        out,
+        progress=progress,
+        recent=RECENT,
+        extra={"promise": kept},
+        greeting=f"to promise {promise:g} at {confidence:.4g} confidence with {count:,} episodes, trains for {aims}",
+        **options,
+    )
+    return run, keep(
+        run, promise, confidence, episodes=count, sequential=sequential, key=key, env=environment, progress=progress
+    )
+
+
+def certify(run: str | Path | Run, confidence: float = 0.95, **options: Any) -> Certificate:
+    """Certify one policy of a run, with the options of `certify_all`.
+
+    With a promise, and no policy or plan of one's own (seed, every_seed, expected, power or selection_episodes), the
+    policy is chosen: among the seeds and recent policies of the run, and mixtures of two. Where none can keep the
+    promise, the error says what to do.
+    """
+    if not is_promise(options):
+        return plain.certify(run, confidence, **options)
+    outcome = keep(run, options.pop("promise"), confidence, **options)
+    if outcome.certificate is None:
+        raise CannotCertify(outcome.text)
+    return outcome.certificate
+
+
+def is_promise(options: Json) -> bool:
+    """Whether the policy and the plan are left to the promise."""
+    named = any(options.get(name) is not None for name in ("seed", "expected", "power", "selection_episodes"))
+    return options.get("promise") is not None and not named and not options.get("every_seed")
+
+
+def keep(
+    run: str | Path | Run,
+    promise: float,
+    confidence: float = 0.95,
+    *,
+    episodes: int | None = None,
+    sequential: bool = False,
+    engine: str = "jax",
+    deterministic: bool = False,
+    seed: int | None = None,
+    probability: float | None = None,
+    limit: float | None = None,
+    key: str | Path | None = None,
+    env: object = None,
+    processes: int | None = None,
+    progress: bool = True,
+) -> Outcome:
+    """Choose a policy of a run that can keep a promise, and certify it; or say why none can.
+
+    episodes: how many may certify; as many again may choose. A share of the training's steps unless given.
+    The other arguments are those of `certify_all`.
+    """
+    require_confidence(confidence)
+    promise = Outage(0.0, promise).probability
+    run = run if isinstance(run, Run) else load(run)
+    lanes = choose_lanes(run, seed, probability, limit)
+    if len({(lane.limit, lane.constraint.cost) for lane in lanes}) > 1:
+        raise UserError(f"{run.path} was trained with several limits, and a promise is about one; say which with limit")
+    play = Player(run, trained_environment(run, env), engine, deterministic, processes, progress)
+    count = afforded(run.config.get("steps", 0), play.env, episodes)
+    made = earlier_certificates(run, lanes)
+    again = [c.spent for c in made if (c.probability, c.confidence, c.certified_together) == (promise, confidence, 1)]
+    error = 1 - confidence - min(again) if again else error_left(made, confidence)
+    planned = plans.planned_outage(promise, error, count, POWER)
+    candidates = candidates_of(run, lanes)
+    by_number: Measure = lambda number, episodes, first: measure(play, candidates[number], episodes, first)
+    choice, measured, plan = decide(by_number, len(candidates), promise, error, count, sequential)
+    if plan is None:
+        return Outcome(None, advice(run, candidates, measured, choice, plans.fixed(promise, error, count), planned))
+    chosen = _write_choice(run, candidates, measured, choice, promise)
+    asked = Asked(promise, confidence, 1, choice.outage, choice.power, plan.episodes, sequential)
+    certificate = certify_policy(play, lanes, chosen, asked, key, Console(stderr=True, quiet=not progress))
+    return Outcome(certificate, _words(candidates, measured, choice))
+
+
+def decide(
+    measured: Measure,
+    candidates: int,
+    promise: float,
+    error: float,
+    episodes: int,
+    sequential: bool = False,
+    hopeless: float = HOPELESS,
+) -> Decision:
+    """Which of so many candidates, or which mixture, to certify, and in how many episodes; no plan where hopeless."""
+    shape = plans.sequential if sequential else plans.fixed
+    lengths = [shape(promise, error, -(-episodes * (n + 1) // LENGTHS)) for n in range(LENGTHS)]
+    choice, found = calibrate(measured, candidates, episodes, lengths[-1], POWER)
+    if choice.power < hopeless:
+        return Decision(choice, found, None)
+    possible = [plan for plan in lengths if max(plan.certify_at) >= 0]
+    return Decision(choice, found, shortest(found, choice, possible, SURE))
+
+
+def afforded(steps: float, env: Described, episodes: int | None = None) -> int:
+    """How many episodes may certify: those asked for, or what a share of the training's steps makes."""
+    if episodes is not None:
+        return episodes
+    quick = jax.default_backend() != "cpu" and not isinstance(env, HostEnv)
+    share = AFFORDED_ON_ACCELERATORS if quick else AFFORDED
+    return min(MOST_AFFORDED, max(1, int(share * steps / env.horizon)))
+
+
+def target(promise: float, error: float, episodes: int) -> float:
+    """What to train for: so far below the planned outage that the spread of trainings stays below it mostly."""
+    planned = plans.planned_outage(promise, error, episodes, POWER)
+    share = SETTLES_AT + float(scipy_stats.norm.ppf(LAST_BELOW)) * SPREAD
+    return float(f"{min(planned / share, promise):.3g}")
+
+
+def candidates_of(run: Run, lanes: Sequence[Lane]) -> list[Candidate]:
+    """The policies of these lanes, the last and recent ones; not those that broke down."""
+    found = []
+    for lane in lanes:
+        recent = sorted((run.path / loop.RECENT).glob(f"{lane}-i*.safetensors"))
+        found += [Candidate(lane, path) for path in (run.policy_file(lane), *recent) if read_info(path)["alive"]]
+    if not found:
+        raise CannotCertify(f"all lanes of {run.path} turned non-finite, so there is nothing to certify; train it anew")
+    return found
+
+
+def advice(
+    run: Run, candidates: Sequence[Candidate], measured: Sequence[Measured], choice: Choice, plan: Plan, planned: float
+) -> str:
+    """Why no policy can be certified, and what would help, in numbers."""
+    safest = min(choice.parts, key=lambda part: measured[part].outage)
+    found, lane = measured[safest], candidates[safest].lane
+    low, high = stats.outage_interval(found.outages, found.episodes)
+    why = (
+        f"none of {len(measured)} policies can be certified for {plan.promise:g}: the best of them has an outage of "
+        f"{found.outage:.4g} ({low:.4g} to {high:.4g} in {found.episodes:,} episodes), and {plan.episodes:,} episodes "
+        f"certify at most {planned:.4g} with a chance of {POWER:g}"
+    )
+    steps = run.config.get("steps", 0)
+    if low > lane.probability * (SETTLES_AT + SPREAD) and lane.probability <= plan.promise:
+        return (
+            f"{why}; it was trained for {lane.probability:g}, so train on with --resume --steps {1.5 * steps:.3g}, or "
+            "promise more in case the environment permits no less"
+        )
+    lower = min(lane.probability * planned / found.outage, target(plan.promise, plan.error, plan.episodes))
+    again = f"train anew with --promise {plan.promise:g} --outage {lower:.2g}"
+    if high < plan.promise:
+        more = stats.episodes_needed(plan.promise, 1 - plan.error, high, POWER)
+        return f"{why}; allow {more:,} episodes with --episodes, or {again}"
+    return f"{why}; {again}"
+
+
+def _aimed(asked: Constraint, promise: float, aim: float) -> Outage:
+    """What is trained for: the aim, unless less was asked for."""
+    if not isinstance(asked, Outage):
+        raise UserError(f"a promise is about an outage, not about {type(asked).__name__}; give qcrl.Outage")
+    if asked.probability > promise:
+        raise UserError(
+            f"the promise is {promise:g}, but {asked.probability:g} is to be trained for, which cannot keep it; "
+            "train for less, or leave the outage out"
+        )
+    return asked if asked.probability < promise else Outage(asked.limit, aim, asked.cost)
+
+
+def _write_choice(
+    run: Run, candidates: Sequence[Candidate], measured: Sequence[Measured], choice: Choice, promise: float
+) -> Chosen:
+    """The chosen policy in a file of its own."""
+    rows = calibration_rows(run.path, candidates, measured)
+    parts = [candidates[part] for part in choice.parts]
+    lane = parts[0].lane
+    temporary = run.path / "policies" / ".promised.safetensors"
+    mixture: list[Json] = []
+    if len(parts) == 1:
+        write_file(temporary, parts[0].policy.read_bytes())
+    else:
+        names = [{name: rows[part][name] for name in ("policy", "sha256")} for part in choice.parts]
+        policies = [run.policy_in(each.policy, each.lane) for each in parts]
+        write_mixture(temporary, policies, choice.weights, names)
+        mixture = read_info(temporary)["mixture"]
+    stem = f"promised-p{promise!r}-d{lane.limit:g}"
+    names_ = (f"{stem}{'' if n == 1 else f'-{n}'}.safetensors" for n in range(1, 1000))
+    paths = (temporary.with_name(name) for name in names_)
+    path = next(each for each in paths if not each.exists() or each.read_bytes() == temporary.read_bytes())
+    temporary.replace(path)
+    return Chosen(lane, path, len(candidates), rows[0]["episodes"], rows, mixture)
+
+
+def _words(candidates: Sequence[Candidate], measured: Sequence[Measured], choice: Choice) -> str:
+    names = [candidates[part].policy.stem for part in choice.parts]
+    shares = [f"{name} in {weight:.0%} of episodes" for name, weight in zip(names, choice.weights)]
+    chosen = names[0] if len(names) == 1 else " and ".join(shares)
+    return (
+        f"Chosen among {len(measured)} policies: {chosen}. While choosing, its outage was {choice.outage:.4f} and its "
+        f"return {choice.mean_return:.2f}."
+    )

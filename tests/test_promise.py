@@ -1,0 +1,202 @@
+"""From a promise to a certificate: targets, calibration, mixtures, advice, and how often the procedure is wrong."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import qcrl
+from qcrl import Outage, UserError
+from qcrl.bench.certificates import simulate
+from qcrl.cli.main import main
+from qcrl.envs import make
+from qcrl.evaluation import plan as plans
+from qcrl.evaluation.calibrate import Measured, calibrate, choose, shortest
+from qcrl.evaluation.promise import HOPELESS, POWER, CannotCertify, keep, target
+from qcrl.evaluation.verify import verify
+from qcrl.runs.policy import Policy
+from test_evaluation import RISKY, SAFE, write_run
+
+pytest_plugins = ["fakes"]
+PLAN = plans.fixed(0.1, 0.05, 5000)
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_false_certificates_are_as_rare_as_the_confidence_says(sequential):
+    """Every candidate's outage is the promise, every attempt is made: at most .05 of calls, up to one in a million."""
+    tally = simulate(0.1, 0.1, 300, np.random.default_rng(0), episodes=1000, sequential=sequential, hopeless=0.0)
+    assert tally.attempted == 1
+    assert 0 < tally.certified <= stats.binom.isf(1e-6, 300, 0.05) / 300
+    careful = simulate(0.1, 0.1, 200, np.random.default_rng(0), episodes=1000, sequential=sequential)
+    assert careful.attempted < 0.8
+    assert careful.certified <= tally.certified
+
+
+def test_a_policy_at_the_planned_outage_is_certified_with_the_planned_power():
+    """The certificate has .98; what it loses to calibration is little."""
+    outage = plans.planned_outage(0.1, 0.05, 2000, POWER)
+    assert simulate(0.1, outage, 150, np.random.default_rng(1), episodes=2000).certified > 0.85
+    assert simulate(0.1, 0.9 * outage, 150, np.random.default_rng(1), episodes=2000).certified > 0.95
+
+
+@pytest.mark.parametrize(("promise", "episodes"), [(0.2, 1000), (0.1, 5000), (0.01, 120_000), (0.001, 200_000)])
+def test_the_target_is_below_what_the_episodes_certify(promise, episodes):
+    planned = plans.planned_outage(promise, 0.05, episodes, POWER)
+    assert 0.9 * planned < target(promise, 0.05, episodes) < planned < promise
+    assert target(promise, 0.01, episodes) < target(promise, 0.05, episodes) < target(promise, 0.05, 2 * episodes)
+
+
+def test_the_choice_is_the_highest_return_with_the_asked_chance():
+    safe, good, risky = Measured(4000, 200, 17.0), Measured(4000, 300, 18.0), Measured(4000, 390, 18.1)
+    assert choose([safe, good, risky], PLAN, POWER).parts == (1,)
+    assert choose([safe, risky._replace(outages=500)], PLAN, 0.9999).parts[0] == 0
+    hopeless = choose([risky, risky._replace(outages=450)], PLAN, POWER)
+    assert hopeless.parts == (0,)
+    assert hopeless.power < HOPELESS
+
+
+def test_two_policies_are_mixed_where_that_returns_more():
+    """Outages .05 and .12: mixed so that .1 can just be certified, and no further."""
+    safe, risky = Measured(20_000, 1000, 10.0), Measured(20_000, 2400, 20.0)
+    choice = choose([safe, risky], PLAN, POWER)
+    assert choice.parts == (0, 1)
+    assert choice.power >= POWER
+    assert choice.outage == pytest.approx(0.05 * choice.weights[0] + 0.12 * choice.weights[1])
+    assert choice.mean_return == pytest.approx(10 + 10 * choice.weights[1])
+    more = choice.weights[1] + 0.05
+    assert PLAN.power(0.05 + 0.07 * more) < POWER
+    assert choose([safe, risky._replace(mean_return=10.05)], PLAN, POWER).parts == (0,)  # not worth it
+
+
+def test_a_safer_choice_is_certified_in_fewer_episodes():
+    found = [Measured(2000, 80, 1.0)]
+    lengths = [plans.fixed(0.1, 0.05, n) for n in (100, 500, 2500, 5000)]
+    choice = choose(found, PLAN, POWER)
+    assert shortest(found, choice, lengths, POWER).episodes == 500
+    found = [Measured(2000, 190, 1.0)]
+    assert shortest(found, choose(found, PLAN, POWER), lengths, POWER).episodes == 5000
+
+
+def test_those_that_matter_are_measured_twice():
+    asked = []
+
+    def measured(number, episodes, first):
+        asked.append((number, episodes, first))
+        return Measured(episodes, round((0.12, 0.05, 0.07, 0.3)[number] * episodes), (9.0, 1.0, 5.0, 9.5)[number])
+
+    choice, found = calibrate(measured, 4, 8000, PLAN, POWER)
+    assert asked[:4] == [(number, 1000, 0) for number in range(4)]
+    again = [number for number, _, first in asked if first == 1000]
+    assert 3 not in again
+    assert set(choice.parts) <= set(again)
+    assert found[3].episodes == 1000
+
+
+@pytest.fixture
+def run(fake, tmp_path):
+    """Seed 0 has outage .08 and return .8, seed 1 .287 and 1: .1 can be kept by seed 0, .15 best by a mixture."""
+    folder = write_run(tmp_path, [SAFE, RISKY])
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"steps": 160_000}))
+    return folder
+
+
+def test_a_mixture_is_certified_verified_evaluated_and_loaded(run, capsys):
+    command = f"certify {run} --promise 0.15 --deterministic".split()
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "% of episodes" in out
+    assert "a mixture of 2 policies: certified" in out
+    (certificate,) = qcrl.load(run).certificates
+    assert (certificate["policy"], certificate["candidates"]) == ("policies/promised-p0.15-d15.safetensors", 2)
+    routes = make("TwoPathEnv-v0").routes
+    weights = [part["weight"] for part in certificate["parts"]]
+    outage = weights[0] * routes[1].outage(15) + weights[1] * routes[0].outage(15)
+    assert 0.12 < outage < 0.15
+    assert certificate["outages"] / certificate["episodes"] == pytest.approx(outage, abs=0.015)
+    file = run / "certificate-promised-p0.15-d15.json"
+    assert verify(file, progress=False)[1] is None
+    assert main(command) == 0  # the same attempt
+    assert len(qcrl.load(run).certificates) == 1
+    policy = qcrl.load(run).promised(probability=0.15)
+    assert isinstance(policy, Policy)
+    assert {int(policy.initial(seed).memory.part) for seed in range(40)} == {0, 1}
+    with pytest.raises(UserError, match="has no such certified policy"):
+        qcrl.load(run).promised(probability=0.2)
+    rows = qcrl.evaluate(run, 2000, promised=True, deterministic=True, progress=False).per_lane
+    assert [row.probability for row in rows] == [0.15]
+    assert rows[0].outage == pytest.approx(outage, abs=0.03)
+    # A part that is exchanged for another policy is found.
+    path = run / certificate["policy"]
+    whole = path.read_bytes()
+    path.write_bytes((run / "policies" / "seed0-p0.1-d15.safetensors").read_bytes())
+    assert verify(file, progress=False)[1].startswith("the policy policies/promised-p0.15-d15.safetensors is another")
+    path.write_bytes(whole)
+    (run / "policies" / "seed1-p0.1-d15.safetensors").unlink()
+    assert verify(file, progress=False)[1].startswith("the candidate policies/seed1-p0.1-d15.safetensors is not")
+
+
+def test_a_promise_that_nothing_can_keep_costs_no_attempt_and_gets_advice(run, capsys):
+    assert main(f"certify {run} --promise 0.06 --deterministic".split()) == 1
+    out = capsys.readouterr().out
+    assert "none of 2 policies can be certified for 0.06: the best of them has an outage of 0.08" in out
+    assert "train anew with --promise 0.06 --outage 0.0" in out
+    assert qcrl.load(run).certificates == []
+    with pytest.raises(CannotCertify, match="none of 2 policies"):
+        qcrl.certify(run, promise=0.06, deterministic=True, progress=False)
+    assert keep(run, 0.1, deterministic=True, progress=False).certificate.attempt == 1
+
+
+def test_advice_to_train_on_where_the_target_is_not_reached_yet(fake, tmp_path):
+    folder = write_run(tmp_path, [RISKY], probabilities=(0.05,))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"steps": 80_000}))
+    with pytest.raises(CannotCertify, match=r"trained for 0\.05, so train on with --resume --steps 1\.2e\+05"):
+        qcrl.certify(folder, promise=0.1, deterministic=True, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(promise=0.1, episodes=0), "0 episodes are too few: even without any outage"),
+        (dict(promise=0.1, confidence=1.0), "confidence is 1.0"),
+        (dict(promise=0.0), "probability is 0.0"),
+        (dict(promise=1.0), "probability is 1.0"),
+        (dict(promise=1e-5), "cannot be certified at 0.95 confidence with fewer than 299572"),
+        (dict(promise=0.05), "the promise is 0.05, but 0.1 is to be trained for"),
+    ],
+)
+def test_impossible_promises_are_one_sentence_before_anything_is_trained(fake, tmp_path, options, message):
+    with pytest.raises(UserError, match=message):
+        qcrl.train("fake", "TwoPathEnv-v0", Outage(15, 0.1), steps=160_000, out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_with_a_promise_ends_with_a_certificate_a_film_and_a_report(fake, tmp_path, capsys, monkeypatch):
+    """The fake policy is an untrained one that takes route 2 in nearly every episode: outage .08."""
+    from fakes import Fake
+
+    monkeypatch.setattr(
+        Fake,
+        "learn",
+        lambda self, env, state, experience: (
+            state._replace(learner={"weight": jnp.float32(SAFE)}),
+            {"some_loss": jnp.zeros(())},
+        ),
+    )
+    out = tmp_path / "run"
+    command = f"train fake TwoPathEnv-v0 --promise 0.15 --steps 80000 --num-envs 100 --out {out}".split()
+    assert main(command) == 0
+    told = capsys.readouterr().out
+    for line in ("Certificate: ", "Policy: ", "Film: ", "Report: "):
+        assert line in told
+    assert (out / "episode.gif").stat().st_size > 1000
+    assert "certified" in (out / "report.html").read_text()
+    config = json.loads((out / "config.json").read_text())
+    assert config["promise"]["probability"] == 0.15
+    assert 0.1 < config["probabilities"][0] < 0.15
+    assert qcrl.load(out).certificates[0]["candidates"] == 6
+    assert main(["train", "--resume", "--out", str(out)]) == 0  # the promise is the run's, and the attempt the same
+    assert len(qcrl.load(out).certificates) == 1
