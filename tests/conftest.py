@@ -23,7 +23,7 @@ def known(flag: str) -> bool:
 if "XLA_FLAGS" not in os.environ:
     os.environ["XLA_FLAGS"] = " ".join(f"--{flag}" for flag in PLAIN if known(flag))
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("PYTHONPYCACHEPREFIX", str(CACHE / "bytecode"))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

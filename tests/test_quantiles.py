@@ -111,13 +111,13 @@ def test_empirical_quantile_of_a_window():
     assert np.isnan(empirical_quantile(costs, jnp.zeros(100, bool), jnp.float32(0.9)))
 
 
-def train_on_a_chain(algorithm, steps=1500, batch=400):
+def train_on_a_chain(algorithm, steps=1500, batch=200):
     """QCPO's critic as a table on s0 -> s1 -> s2 -> end, with an exponential cost of mean 8 due at the end."""
     table = CostDistribution(jnp.ones((3, algorithm.quantiles)), Weibull(jnp.ones(3), jnp.ones(3)))
     links = Links(*(jnp.tile(jnp.array(x)[:, None], batch) for x in ([False, False, True], [True, True, False])))
     repeat = lambda table: jax.tree.map(lambda x: jnp.repeat(x[:, None], batch, axis=1), table)
     env = SimpleNamespace(costs=("cost",))
-    state = SimpleNamespace(probability=jnp.float32(0.1), constraints=[Outage(15, 0.1)])
+    state = SimpleNamespace(probability=jnp.float32(0.1), constraints=[Outage(15, 0.1)], learner=None)
     optimiser = optax.adam(optax.exponential_decay(0.03, steps // 5, 0.3))
 
     def learn(carry, key):

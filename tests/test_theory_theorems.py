@@ -32,9 +32,10 @@ from qcrl.theory.figures.results import random_pair
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def test_results_hold_on_random_problems_that_meet_the_assumptions():
+@pytest.mark.parametrize("problems", [30, pytest.param(100, marks=pytest.mark.large)])
+def test_results_hold_on_random_problems_that_meet_the_assumptions(problems):
     checked, seed, tightest = 0, 1000, {}
-    while checked < 100:
+    while checked < problems:
         cmdp, new, old, level = random_pair(seed)
         seed += 1
         first = analyse(cmdp, new, level)
