@@ -124,7 +124,7 @@ def test_evaluation_runs_whole_episodes(fake, tmp_path, route, bias):
         lambda state: {**state, "weight": jnp.float32(bias)},
     )
     policy = Policy.load(tmp_path / "policy.safetensors")
-    totals = play_on_device(policy, env, 2000, seed=1, deterministic=True)
+    (totals,) = play_on_device([(policy, 1)], env, 2000, deterministic=True)
     returns, costs = totals.returns, totals.costs
     assert returns == pytest.approx(env.routes[route].reward)
     assert costs.shape == (2000, 1)

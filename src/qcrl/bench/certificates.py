@@ -63,9 +63,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--outages",
         type=float,
         nargs="+",
-        default=[1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.5],
+        default=[1.0],
         metavar="S",
-        help="true outages, as shares of the promise (default: 1 0.95 0.9 0.85 0.8 0.7 0.5)",
+        help="true outages, as shares of the promise (default: 1)",
     )
 
 
