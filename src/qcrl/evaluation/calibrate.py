@@ -75,15 +75,15 @@ class Choice(NamedTuple):
 
 
 def calibrate(
-    measured: Measure, candidates: int, episodes: int, plan: Plan, power: float
+    measured: Measure, candidates: int, episodes: int, plan: Plan, power: float, batch: int = 1
 ) -> tuple[Choice, list[Measured]]:
     """The choice among so many candidates after about so many episodes in all, and what was measured."""
-    first = batches(FIRST_SHARE * episodes / candidates)
+    first = batches(FIRST_SHARE * episodes / candidates, batch)
     found = [measured(i, first, 0) for i in range(candidates)]
     early = choose(found, plan, power)
     safest = min(range(candidates), key=lambda i: found[i].outage)
     again = sorted({*early.parts, safest})
-    more = batches((1 - FIRST_SHARE) * episodes / len(again))
+    more = batches((1 - FIRST_SHARE) * episodes / len(again), batch)
     for i in again:
         found[i] = found[i].and_(measured(i, more, first))
     # Among those measured twice: of many, the luckiest of the first time looks better than it is.
@@ -95,15 +95,15 @@ def measure(play: Player, candidate: Candidate, episodes: int, first: int = 0) -
     """So many episodes of a candidate, from number `first` on."""
     seed = [0, *f"select {candidate.policy.stem}".encode()]
     policy = play.run.policy_in(candidate.policy, candidate.lane)
-    (totals,) = play.play([policy], episodes, [seed], "calibrate", first)
+    totals = play.play_one(policy, episodes, seed, "calibrate", first)
     results = results_of(candidate.lane, play.env, totals)
     outages = int(np.sum(results.costs > candidate.lane.limit))
     return Measured(episodes, outages, float(np.mean(results.returns)))
 
 
-def batches(episodes: float, size: int = 500) -> int:
-    """About so many, in whole batches of the device's where there are several, so that they need no new program."""
-    return max(1, round(episodes)) if episodes < size else size * round(episodes / size)
+def batches(episodes: float, size: int) -> int:
+    """About so many, in whole batches where that is half a batch or more, so that they need no program of their own."""
+    return max(1, round(episodes)) if episodes < size / 2 else size * max(1, round(episodes / size))
 
 
 def choose(measured: Sequence[Measured], plan: Plan, power: float) -> Choice:

@@ -236,7 +236,7 @@ def count_outages(play: Player, lane: Lane, policy: Path, plan: Plan, seed: int)
     played = play.run.policy_in(policy, lane)
 
     def count(episodes: int, first: int) -> int:
-        (totals,) = play.play([played], episodes, [[seed, *b"certify"]], "certify", first)
+        totals = play.play_one(played, episodes, [seed, *b"certify"], "certify", first)
         return int(np.sum(results_of(lane, play.env, totals).costs > lane.limit))
 
     return plans.carry_out(plan, count)

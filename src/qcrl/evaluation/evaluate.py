@@ -36,6 +36,8 @@ from qcrl.sampling.play.seeds import Played, Seed
 from qcrl.version import __version__
 
 SECONDS_BETWEEN_LINES = 10.0
+BATCH, BATCH_ON_ACCELERATORS = {"cpu": 500}, 20_000
+"""Episodes of a batch where many are run for one purpose."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,22 @@ class Player:
         seeds: list[Seed] = [[episode_seed, *f"{purpose} {lane}".encode()] for lane in lanes]
         totals = self.play(policies, episodes, seeds, purpose)
         return {lane: results_of(lane, self.env, each) for lane, each in zip(lanes, totals)}
+
+    @property
+    def batch(self) -> int:
+        """Episodes that one compiled program runs; other numbers of them need a program of their own."""
+        if self.engine != "jax":
+            return 1
+        return BATCH.get(jax.default_backend(), BATCH_ON_ACCELERATORS)
+
+    def play_one(self, policy: JaxPolicy, episodes: int, seed: Seed, purpose: str, first: int = 0) -> Totals:
+        """So many episodes of one policy, in batches where there are many."""
+        most = episodes if self.batch == 1 else self.batch
+        starts = range(0, episodes, most)
+        parts = [
+            self.play([policy], min(most, episodes - start), [seed], purpose, first + start)[0] for start in starts
+        ]
+        return Totals(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("returns", "costs")))
 
     def promised(
         self, episodes: int, episode_seed: int, probability: float | None, limit: float | None

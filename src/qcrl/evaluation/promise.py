@@ -22,6 +22,7 @@ from qcrl.evaluation.calibrate import (
     Choice,
     Measure,
     Measured,
+    batches,
     calibrate,
     calibration_rows,
     measure,
@@ -211,7 +212,7 @@ def keep(
     planned = plans.planned_outage(promise, error, count, POWER)
     candidates = candidates_of(run, lanes)
     by_number: Measure = lambda number, episodes, first: measure(play, candidates[number], episodes, first)
-    choice, measured, plan = decide(by_number, len(candidates), promise, error, count, sequential)
+    choice, measured, plan = decide(by_number, len(candidates), promise, error, count, sequential, batch=play.batch)
     if plan is None:
         return Outcome(None, advice(run, candidates, measured, choice, plans.fixed(promise, error, count), planned))
     chosen = _write_choice(run, candidates, measured, choice, promise)
@@ -228,11 +229,13 @@ def decide(
     episodes: int,
     sequential: bool = False,
     hopeless: float = HOPELESS,
+    batch: int = 1,
 ) -> Decision:
     """Which of so many candidates, or which mixture, to certify, and in how many episodes; no plan where hopeless."""
     shape = plans.sequential if sequential else plans.fixed
-    lengths = [shape(promise, error, -(-episodes * (n + 1) // LENGTHS)) for n in range(LENGTHS)]
-    choice, found = calibrate(measured, candidates, episodes, lengths[-1], POWER)
+    counts = {min(batches(episodes * (n + 1) / LENGTHS, batch), episodes) for n in range(LENGTHS)} | {episodes}
+    lengths = [shape(promise, error, count) for count in sorted(counts)]
+    choice, found = calibrate(measured, candidates, episodes, lengths[-1], POWER, batch)
     if choice.power < hopeless:
         return Decision(choice, found, None)
     possible = [plan for plan in lengths if max(plan.certify_at) >= 0]
