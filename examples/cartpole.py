@@ -1,16 +1,18 @@
-"""CartPole-v1 with a cost: at most one episode in ten may spend more than 30 steps right of the centre."""
+"""CartPole-v1 with a worn motor: at most one episode in ten may push to the right more than 200 times.
+
+To balance for all 500 steps takes about 250 pushes to each side, so the constraint binds: about 400 steps are left.
+"""
 
 import qcrl
 
 
-def right_of_centre(obs, action, next_obs, info):
-    return float(next_obs[0] > 0.5)
+def pushed_right(obs, action, next_obs, info):
+    return float(action == 1)
 
 
 def main(steps=300_000, **options):
-    constraint = qcrl.Outage(limit=30, probability=0.1)
-    # CartPole pays 1 a step; the learner likes discounted returns of about 1.
-    return qcrl.train("qcpo", "CartPole-v1", constraint, steps, cost=right_of_centre, reward_scale=50, **options)
+    constraint = qcrl.Outage(limit=200, probability=0.1)
+    return qcrl.train("outage_ppo", "CartPole-v1", constraint, steps, cost=pushed_right, **options)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ def too_fast(obs, action, next_obs, info):
 
 def main(steps=1_000_000, **options):
     constraint = qcrl.Outage(limit=200, probability=0.1)
-    # Discounted costs reach 100 here, so they are scaled like the rewards.
-    scales = {"reward_scale": 20, "cost_scale": 50}
-    return qcrl.train("qcpo", "HalfCheetah-v5", constraint, steps, cost=too_fast, **scales, **options)
+    return qcrl.train("outage_ppo", "HalfCheetah-v5", constraint, steps, cost=too_fast, **options)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 
 from host_envs import Faulty, Nested, Ragged, SixValues
 from qcrl.cli import main as cli
-from qcrl.envs.host.check import check_env, suggestions
+from qcrl.envs.host.check import Report, check_env, limits, suggestions
 from qcrl.errors import UserError
 
 
@@ -112,8 +112,14 @@ def test_the_distribution_of_costs_and_limits_are_told():
     text = " ".join(suggestions(report))
     assert "mean 45" in text
     assert "Limits to begin with: 45 (exceeded by 0.00 of them)" in text
-    # 0.5 a step over 10 steps, and 45 an episode, to one digit.
-    assert "--reward-scale 5 --cost-scale 40" in text
+
+
+def test_limits_of_costs_that_are_all_or_nothing():
+    report = Report("env", [], np.zeros(4), np.array([0.0, 1.0, 0.0, 1.0]), np.ones(4))
+    assert limits(report).tolist() == [0]
+    assert "with a limit of 0 the outage is the share of episodes that cost anything" in suggestions(report)[-1]
+    counted = Report("env", [], np.zeros(4), np.array([0.0, 1.0, 4.0, 9.0]), np.ones(4))
+    assert limits(counted).tolist() == [2, 5, 7]
 
 
 def test_exit_codes_tell_a_defect_from_a_mistake(capsys, monkeypatch):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from qcrl.errors import UserError
     from qcrl.evaluation.evaluate import evaluate
     from qcrl.evaluation.promise import certify, train
+    from qcrl.evaluation.verdict import verdict
     from qcrl.runs.folder import load
     from qcrl.runs.policy import Policy
     from qcrl.sweeps import sweep
@@ -30,6 +31,7 @@ __all__ = [
     "stats",
     "sweep",
     "train",
+    "verdict",
 ]
 
 _HOMES = {
@@ -44,6 +46,7 @@ _HOMES = {
     "make": "envs",
     "sweep": "sweeps",
     "train": "evaluation.promise",
+    "verdict": "evaluation.verdict",
 }
 
 

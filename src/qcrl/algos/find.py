@@ -30,6 +30,7 @@ def algorithms() -> dict[str, type[Algorithm]]:
 def find(name: str) -> type[Algorithm]:
     """The algorithm that a name, or module:Class, means."""
     if ":" not in name:
+        name = name.lower()
         check_name("algorithm", name, algorithms())
         return algorithms()[name]
     kind = load(name, "algo")

@@ -21,7 +21,7 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
 
 
 def run(args: argparse.Namespace) -> int:
-    from qcrl.envs.host.check import check_env, suggestions  # not above: --help need not wait for Gymnasium
+    from qcrl.envs.host.check import check_env, limits, suggestions  # not above: --help need not wait for Gymnasium
 
     report = check_env(**vars(args))
     print(report.environment)
@@ -29,4 +29,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {MARKS[check.holds]:<3} {check.name}: {check.seen}")
     for line in suggestions(report):
         print(line)
+    if report.passed and len(limits(report)):
+        cost = f" --cost {args.cost}" if args.cost else ""
+        print(f"To train: qcrl train {args.env}{cost} --limit {limits(report)[0]:.4g} --outage 0.1")
     return 0 if report.passed else 1

@@ -36,7 +36,13 @@ def add_options(parser: Parser) -> None:
         "--probability", type=float, metavar="P", help="only policies trained for this outage (default: all)"
     )
     parser.add_argument("--limit", type=float, metavar="D", help="only policies trained for this limit (default: all)")
-    parser.add_argument("--processes", type=int, metavar="N", help="processes that run MuJoCo (default: one per core)")
+    parser.add_argument(
+        "--processes",
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that run MuJoCo, or an environment in Python (default: one per core, or none)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -81,7 +81,7 @@ def _algorithm_among(arguments: list[str]) -> str:
     """The algorithm whose hyper-parameters are options: the one named, that of the run to resume, or the default."""
     out = Path(_peek(arguments, "--out", ""))
     words = [word for word in arguments if not word.startswith("-")]
-    named = next((word for word in words if word in algorithms() or _is_class(word)), None)
+    named = next((word for word in words if word.lower() in algorithms() or _is_class(word)), None)
     if "--resume" in arguments and (out / "config.json").exists():
         stored = str(read_config(out, shapes.RESUMED)["algorithm"]["name"])
         require_trust(stored, "algorithm")

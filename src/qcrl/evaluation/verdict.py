@@ -1,24 +1,34 @@
 """The last words of a training: was the outage kept that was asked for, in plain language."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
 from qcrl import stats
 from qcrl.constraints import Outage
 from qcrl.envs.base import Described
-from qcrl.evaluation.evaluate import results_of
-from qcrl.runs.folder import Run
+from qcrl.evaluation.evaluate import results_of, trained_environment
+from qcrl.runs.folder import Run, load
 from qcrl.runs.lane import Lane, by_setting
 from qcrl.sampling.play import play
 from qcrl.sampling.play.seeds import Played
 
 MOST_EPISODES = 1000
 """Fresh episodes per setting, over all seeds together; fewer where they would take over a tenth of the training."""
+FIRST_EPISODES = 20
+"""Of a training, in which the policy is still as good as random."""
 FEWEST_EPISODES = 10
 """With fewer fresh episodes per seed than this, the last ones of the training say more."""
 
 
-def verdict(run: Run, env: Described) -> str:
-    """Outage reached against asked for, with its exact interval, and return: one paragraph per setting."""
+def verdict(run: Run | str | Path, env: Any = None) -> str:
+    """Outage reached against asked for, with its exact interval, and return: one paragraph per setting.
+
+    env: the environment, as for `train`, where the run was trained on one of your own that has no id.
+    """
+    run = run if isinstance(run, Run) else load(run)
+    env = env if hasattr(env, "observation_size") else trained_environment(run, env)
     frozen = run.frozen
     groups = by_setting([lane for lane in run.lanes if lane not in frozen])
     lost = [f"{lane} turned non-finite and was frozen; its last good policy is kept." for lane in frozen]
@@ -45,11 +55,29 @@ def _judge(run: Run, env: Described, lanes: list[Lane]) -> str:
         judged = f"{trained.judge(costs.ravel())} ({trained.measure(costs.ravel()):.2f})"
         own = f"Its own constraint, that {trained.words}, is {judged}. "
     spent = f" (of the episodes over the limit {costs[over].mean():.2f})" if outages else ""
+    learned = _beside_the_start(run, lanes, returns)
     return (
         f"{asked}. Reached: {outages / episodes:.3f} ({outages:,} of {episodes:,} {kind}; exact 95% interval "
         f"{low:.3f} to {high:.3f}{seeds}). The outage constraint is {outage.judge(costs.ravel())}. {own}"
-        f"Mean return {returns.mean():.2f}, mean cost {costs.mean():.2f}{spent}."
+        f"Mean return {returns.mean():.2f}, mean cost {costs.mean():.2f}{spent}.{learned}"
     )
+
+
+def _beside_the_start(run: Run, lanes: list[Lane], returns: np.ndarray) -> str:
+    """A warning where policies earn no more than the first episodes of the training did, in which they knew nothing."""
+    table = run.episodes
+    start = np.concatenate([table["return"][_rows(table, lane)[:FIRST_EPISODES]] for lane in lanes])
+    if not start.size or returns.mean() > start.mean() or np.ptp(np.append(start, returns)) == 0:
+        return ""
+    return (
+        f" That is no better than the first episodes of the training, {start.mean():.2f}: nothing was learned, unless "
+        "to be safe; train for more steps, or allow more."
+    )
+
+
+def _rows(table: dict[str, np.ndarray], lane: Lane) -> np.ndarray:
+    """Which rows are of a lane."""
+    return np.flatnonzero(np.all([table[name] == value for name, value in lane.columns.items()], axis=0))
 
 
 def _episodes(run: Run, env: Described, lanes: list[Lane]) -> tuple[np.ndarray, np.ndarray, str]:
@@ -63,9 +91,7 @@ def _episodes(run: Run, env: Described, lanes: list[Lane]) -> tuple[np.ndarray, 
         returns, costs = np.swapaxes(results, 0, 1)
         return returns, costs, "fresh episodes"
     table = run.episodes
-    rows = [
-        np.flatnonzero(np.all([table[name] == value for name, value in lane.columns.items()], axis=0)) for lane in lanes
-    ]
+    rows = [_rows(table, lane) for lane in lanes]
     shared = min(100, *map(len, rows))
     chosen = np.array([row[len(row) - shared :] for row in rows], int)
     return table["return"][chosen], table["cost"][chosen], "last training episodes"

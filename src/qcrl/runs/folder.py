@@ -15,6 +15,8 @@ from qcrl.runs import checkpoints, shapes
 from qcrl.runs.lane import Lane, from_dict, from_earlier_version
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from qcrl.runs.jax_policy import JaxPolicy
     from qcrl.runs.policy import Policy
 
@@ -42,6 +44,25 @@ class Run:
     def lanes(self) -> tuple[Lane, ...]:
         """Seeds x probabilities x limits, in the order in which they are trained."""
         return lanes_of(self.config)
+
+    def __repr__(self) -> str:
+        try:
+            algorithm, lanes = self.config["algorithm"], len(self.lanes)
+            label = " ".join(filter(None, [algorithm.get("label", algorithm["name"]), self.config.get("preset")]))
+            count = "1 lane" if lanes == 1 else f"{lanes} lanes"
+            what = f"{label} on {self.config['environment']['id']}, {count}, {self.config['steps']:,} steps"
+        except (UserError, KeyError, TypeError, ValueError):
+            what = "not readable"
+        return f"<Run {self.path}: {what}>"
+
+    @property
+    def frame(self) -> "DataFrame":
+        """The rows of metrics.csv as a table of pandas, which must be installed."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise UserError("pandas is not installed; pip install pandas, or use run.metrics") from error
+        return pandas.DataFrame(self.metrics)
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:

@@ -29,6 +29,7 @@ from qcrl.sampling.host import Watch
 from qcrl.sampling.program import Workers
 from qcrl.sampling.record import Metrics, State
 from qcrl.training import checks, claim, fit
+from qcrl.training.callback import Callback, Onlooker
 from qcrl.training.interruption import Aborted, BrokenOff, Interrupted, Interruption
 from qcrl.training.sinks.tables import Tables
 from qcrl.training.sinks.terminal import Display
@@ -60,6 +61,7 @@ def train(
     recent: int = 0,
     extra: Json | None = None,
     greeting: str = "",
+    callback: Callback | None = None,
     **overrides: Any,
 ) -> Run:
     """Train all seeds under all constraints side by side, as one compiled program, and return the run.
@@ -84,6 +86,8 @@ def train(
     recent: how many earlier policies of the last quarter of the training to keep, per lane, in policies/recent.
     extra: what else config.json shall hold.
     greeting: what to say once nothing stands in the way.
+    callback: is called with every row of metrics.csv, as a dictionary, as soon as there is one. Where it returns true,
+        the training is saved and ends there; so it does where it raises, and what it raised is raised again.
     overrides: hyper-parameters of the algorithm, by name. Several learning rates are trained side by side as well.
     """
     if isinstance(algo, str):
@@ -118,7 +122,8 @@ def train(
                 display.say(str(environment))
             for note in notes:
                 display.say(note)
-            group = Group(algorithm, environment, lanes, folder, config, display, stepping, recent)
+            looking_on = Onlooker(lanes, callback)
+            group = Group(algorithm, environment, lanes, folder, config, display, stepping, recent, looking_on)
             group.train(checkpoint_interval, wandb)
     return Run(folder)
 
@@ -138,6 +143,7 @@ class Group:
         display: Display,
         workers: Workers = Workers(),  # noqa: B008
         recent: int = 0,
+        onlooker: Onlooker | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.env = env
@@ -150,6 +156,7 @@ class Group:
         self.iterations = -(-config["steps"] // algorithm.steps_per_iteration)
         self.kept = {self.iterations - round(self.iterations * RECENT_SHARE * (n + 1) / recent) for n in range(recent)}
         self.alive = np.ones(len(lanes), bool)
+        self.onlooker = onlooker or Onlooker(lanes)
         self.mark = 0.0
         """When the last iteration was logged, in seconds."""
 
@@ -240,23 +247,19 @@ class Group:
         interruption: Interruption,
     ) -> None:
         """Iterate to the end. The device works on the next iteration while the last one is logged."""
-        pending, pause = None, 0.0
+        pending, pause, kept_at = None, 0.0, first
         saved = self.mark = time.monotonic()
         for iteration in range(first + 1, self.iterations + 1):
             try:
                 state, metrics = advance(state)
-            except BrokenOff:
-                self.log([] if pending is None else [(iteration - 1, pending)])
-                self.save(iteration - 1, state)
-                raise Interrupted(self.continuing, interruption.requested) from None
             except (UserError, KeyboardInterrupt) as error:  # an environment broke, before the state was touched
                 if isinstance(error, Aborted):
                     raise
-                if pending is not None:
-                    self.log([(iteration - 1, pending)])
+                self.log([] if pending is None else [(iteration - 1, pending)])
+                if kept_at < iteration - 1 or isinstance(error, BrokenOff):
                     self.save(iteration - 1, state)
                 if isinstance(error, KeyboardInterrupt):
-                    raise Interrupted(self.continuing, signal.SIGINT) from error
+                    raise Interrupted(self.continuing, interruption.requested or signal.SIGINT) from error
                 kept = f"saved up to iteration {iteration - 1}, to continue with: {self.continuing}"
                 raise type(error)(f"{error}; {kept if iteration > 1 else 'nothing was trained yet'}") from error
             if iteration in self.kept:
@@ -266,13 +269,14 @@ class Group:
             at_once = due or isinstance(self.env, HostEnv)  # where Python steps, nothing is worked on meanwhile
             self.log([*rows, (iteration, metrics)] if at_once else rows)
             pending = None if at_once else metrics
-            asked, broken = interruption.requested, not self.alive.any()
+            asked, broken = interruption.requested, self.onlooker.stops or not self.alive.any()
             if pending is not None and (asked or broken):
                 self.log([(iteration, pending)])
                 pending = None
             if due or asked or broken:
                 begun = time.monotonic()
                 self.save(iteration, state)
+                kept_at = iteration
                 saved = self.mark = time.monotonic()
                 if checkpoint_interval:  # a large replay shall not be written most of the time
                     pause = 10 * (saved - begun)
@@ -280,6 +284,8 @@ class Group:
                 raise Interrupted(self.continuing, asked)
             if broken:
                 break
+        if self.onlooker.raised is not None:
+            raise self.onlooker.raised
 
     def tick(self, share: float) -> None:
         """So much of the running iteration is done."""
@@ -303,6 +309,7 @@ class Group:
                     )
             self.alive = scalars["alive"]
             self.tables.log(scalars, episodes, speed)
+            self.onlooker.see(scalars, speed)
             if self.alive.any():
                 self.display.update(iteration, scalars, speed)
 

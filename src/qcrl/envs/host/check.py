@@ -118,7 +118,7 @@ def _check_all(
 
 
 def suggestions(report: Report) -> list[str]:
-    """What the costs of random actions say about limits and scales."""
+    """What the costs of random actions say about limits."""
     if not report.costs.size:
         return ["No episode with costs has ended: no limit can be suggested."]
     values = np.quantile(report.costs, LEVELS)
@@ -129,14 +129,27 @@ def suggestions(report: Report) -> list[str]:
     ]
     if not report.costs.any():
         return [*lines, "Random actions cost nothing, so they say nothing about limits: take one from what costs mean."]
-    at = [f"{value:.4g} (exceeded by {np.mean(report.costs > value):.2f} of them)" for value in np.unique(values)]
+    if _all_or_nothing(report.costs):
+        only = f"Every episode costs nothing or {report.costs.max():.4g}: with a limit of 0 the outage is the share of "
+        return [*lines, f"{only}episodes that cost anything."]
+    at = [f"{value:.4g} (exceeded by {np.mean(report.costs > value):.2f} of them)" for value in limits(report)]
     lines.append(f"Limits to begin with: {', '.join(at)}. A trained policy may cost more or less than random actions.")
-    step = np.abs(report.returns).sum() / report.lengths.sum()
-    horizon = min(100.0, report.lengths.mean())
-    lines.append(
-        f"Scales for the learner: --reward-scale {_round(step * horizon)} --cost-scale {_round(report.costs.mean())}."
-    )
     return lines
+
+
+def limits(report: Report) -> np.ndarray:
+    """Quantiles of what random actions cost, each once; whole numbers where costs are."""
+    if not report.costs.size or not report.costs.any():
+        return np.zeros(0)
+    if _all_or_nothing(report.costs):
+        return np.zeros(1)
+    values = np.quantile(report.costs, LEVELS)
+    return np.unique(np.floor(values) if np.array_equal(report.costs, np.round(report.costs)) else values)
+
+
+def _all_or_nothing(costs: np.ndarray) -> bool:
+    """Whether some episodes cost nothing, and all others the same."""
+    return not costs.all() and np.unique(costs[costs > 0]).size == 1
 
 
 def _factory(env: str | GymEnv) -> tuple[Callable[[], GymEnv], str]:
@@ -307,8 +320,3 @@ def _equal(a: Tree, b: Tree) -> bool:
 
 def _alike(same: bool) -> str:
     return "the same" if same else "something else"
-
-
-def _round(value: float) -> str:
-    """One significant digit, or 1 where there is nothing to scale by."""
-    return f"{float(f'{value:.0e}'):g}" if value > 0 else "1"
