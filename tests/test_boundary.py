@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-import zoo
+from qcrl.bench.robustness import zoo
 from qcrl.cli import main as cli
 from qcrl.envs.host.check import check_env
 from qcrl.envs.host.environment import open_host
@@ -70,9 +70,8 @@ def test_an_environment_that_cannot_be_closed_later_is_only_named():
 
 
 def test_an_id_with_its_module_is_imported(tmp_path, monkeypatch, capsys):
-    (tmp_path / "registering.py").write_text(
-        "import gymnasium, zoo\ngymnasium.register('Zoo/Sound-v0', entry_point='zoo:Sound', max_episode_steps=10)\n"
-    )
+    home = "entry_point='qcrl.bench.robustness.zoo:Sound', max_episode_steps=10"
+    (tmp_path / "registering.py").write_text(f"import gymnasium\ngymnasium.register('Zoo/Sound-v0', {home})\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert cli.main(["check-env", "registering:Zoo/Sound-v0", "--episodes", "2"]) == 0

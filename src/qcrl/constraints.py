@@ -4,7 +4,6 @@ A constraint owns all that is particular to it: the statistics of episode costs 
 steered to, how costs are judged, and its words. A new kind is a subclass with `statistics`, `measure` and `bound`.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Self
@@ -70,7 +69,7 @@ class Constraint:
         jax.tree_util.register_pytree_with_keys(cls, _flatten, lambda names, values: _rebuild(cls, names, values))
 
     def __post_init__(self) -> None:
-        if not _holds(self.limit, lambda limit: math.isfinite(limit) and limit >= 0):
+        if not _holds(self.limit, lambda limit: 0 <= limit < 1e38):  # more is infinite in single precision
             raise UserError(
                 f"limit is {self.limit!r}, but must be a finite number of at least 0: give the allowed episode cost"
             )

@@ -5,6 +5,7 @@ All that algorithms share is here: the state around theirs, the freezing of a la
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -71,7 +72,9 @@ class Algorithm:
                 choices = ", ".join(map(str, get_args(hint)))
                 raise UserError(f"{name} is {getattr(self, name)!r}, but must be one of {choices}")
         self.require("be at least 1", lambda x: x >= 1, "num_envs", "steps_per_env", "window")
-        self.require("be greater than 0", lambda x: x > 0, "learning_rate")
+        self.require("be finite and greater than 0", lambda x: 0 < x < math.inf, "learning_rate")
+        whole = [field.name for field in dataclasses.fields(self) if isinstance(getattr(self, field.name), int)]
+        self.require("be below 2147483648", lambda x: x < 2**31, *whole, "steps_per_iteration")
 
     def require(self, what: str, holds: Callable[[Any], bool], *names: str) -> None:
         """Raise where one of these fields does not hold."""

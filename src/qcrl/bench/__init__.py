@@ -4,14 +4,20 @@ import argparse
 import importlib
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
-def main(what: str, *options: str, parser: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> int:
-    """Runs `qcrl bench WHAT OPTIONS`. `parser` says what happens to mistakes in the options."""
+def main(
+    what: str,
+    *options: str,
+    parser: type[argparse.ArgumentParser] = argparse.ArgumentParser,
+    command: Callable[[list[str]], int] | None = None,
+) -> int:
+    """Runs `qcrl bench WHAT OPTIONS`. `parser` says what happens to mistakes in them; `command` is qcrl itself."""
     module = importlib.import_module(f"qcrl.bench.{what}")
     made = parser(prog=f"qcrl bench {what}", description=module.__doc__)
     module.add_options(made)
+    made.set_defaults(main=command)
     return module.run(made.parse_args(list(options))) or 0
 
 

@@ -2,9 +2,9 @@
 
 import argparse
 
-from qcrl.cli.main import Handler, Parser
+from qcrl.cli.main import Handler, Parser, main
 
-SUBJECTS = ("env", "parity", "train", "host", "policy", "learn", "certificates", "promise")
+SUBJECTS = ("env", "parity", "train", "host", "policy", "learn", "certificates", "promise", "robustness", "kills")
 
 
 def command(parser: Parser, arguments: list[str]) -> Handler:
@@ -16,4 +16,4 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
 def run(args: argparse.Namespace) -> int:
     from qcrl import bench  # not above: --help need not wait for JAX
 
-    return bench.main(args.what, *args.options, parser=Parser)
+    return bench.main(args.what, *args.options, parser=Parser, command=main)

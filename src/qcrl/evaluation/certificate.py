@@ -182,7 +182,7 @@ def read_certificate(file: str | Path) -> Certificate:
         content = json.loads(Path(file).read_text())
     except OSError as error:
         raise UserError(f"cannot read {file} ({error.strerror}); give the file of a certificate") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is torn: it is not JSON ({error}); certify the policy again") from None
     hints = get_type_hints(Certificate)
     names = [each.name for each in fields(Certificate)]

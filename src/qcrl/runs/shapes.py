@@ -3,10 +3,10 @@
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, Required, TypedDict
+from typing import Annotated, NotRequired, Required, TypedDict
 
 from qcrl.errors import UserError
-from qcrl.kinds import Json
+from qcrl.kinds import Json, Tree
 
 try:
     import msgspec
@@ -29,7 +29,7 @@ Numbers = Annotated[list[float], Meta(min_length=3, max_length=4)]
 class Algorithm(TypedDict):
     name: Name
     label: NotRequired[str]
-    fields: NotRequired[dict[str, Any]]
+    fields: NotRequired[Json]
 
 
 class Actions(TypedDict, total=False):
@@ -50,7 +50,7 @@ class Environment(TypedDict, total=False):
     discrete: bool
     timed: bool
     costs: Annotated[list[Name], Meta(min_length=1)]
-    actions: dict[str, Any]
+    actions: Json
     cost: str
 
 
@@ -59,7 +59,7 @@ class Lane(TypedDict, total=False):
     probability: Required[Probability]
     limit: Limit
     learning_rate: float
-    constraints: Required[Annotated[list[dict[str, Any]], Meta(min_length=1)]]
+    constraints: Required[Annotated[list[Json], Meta(min_length=1)]]
 
 
 class Config(TypedDict, total=False):
@@ -149,7 +149,7 @@ Plan = dict[str, Size]
 class Finished(TypedDict):
     """finished.json of a sweep's group."""
 
-    settings: dict[str, Any]
+    settings: Json
     steps: Count
     episodes: Count
     frozen: list[str]
@@ -160,11 +160,11 @@ class Policy(TypedDict, total=False):
 
     seed: Required[Seed]
     probability: Required[Probability]
-    constraints: Required[Annotated[list[dict[str, Any]], Meta(min_length=1)]]
+    constraints: Required[Annotated[list[Json], Meta(min_length=1)]]
     algorithm: Required[Algorithm]
     environment: Required[Environment]
     alive: bool
-    mixture: list[dict[str, Any]]
+    mixture: list[Json]
 
 
 class Checkpoint(TypedDict):
@@ -174,7 +174,7 @@ class Checkpoint(TypedDict):
     sizes: NotRequired[dict[str, Count]]
 
 
-def read_json(path: Path, shape: Any, advice: str) -> Json:
+def read_json(path: Path, shape: Tree, advice: str) -> Json:
     """The content of a JSON file of this shape; anything else is a mistake with the file, the key and what to do."""
     try:
         text = path.read_bytes()
@@ -189,7 +189,7 @@ def read_json(path: Path, shape: Any, advice: str) -> Json:
     return content
 
 
-def check(content: Any, shape: Any, source: object, advice: str) -> None:
+def check(content: Tree, shape: Tree, source: object, advice: str) -> None:
     """Raise where what was read is not of this shape."""
     if msgspec is None:
         return

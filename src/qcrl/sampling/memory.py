@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import jax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
@@ -59,7 +58,7 @@ def _variables(values: Iterable[Var | Literal]) -> Iterator[Var | Literal]:
     return (value for value in values if not hasattr(value, "val"))  # literals take no room
 
 
-def _programs(step: JaxprEqn) -> Iterator[Any]:
+def _programs(step: JaxprEqn) -> Iterator[Tree]:
     for parameter in step.params.values():
         for each in parameter if isinstance(parameter, tuple | list) else (parameter,):
             program = getattr(each, "jaxpr", each)
@@ -67,5 +66,5 @@ def _programs(step: JaxprEqn) -> Iterator[Any]:
                 yield program
 
 
-def _bytes(var: Any) -> int:
+def _bytes(var: Tree) -> int:
     return math.prod(var.aval.shape) * var.aval.dtype.itemsize if hasattr(var.aval, "shape") else 0

@@ -113,8 +113,8 @@ def widen_window(algorithm: Algorithm, lanes: Sequence[Lane], warn: Callable[[st
     }
     if max(wider.values()) >= 2**31:
         raise UserError(
-            f"probability is {probability:g}, but {algorithm.outages_in_window} allowed outages are then found in "
-            f"{max(wider.values()):.3g} episodes only; give a larger probability"
+            f"window is {algorithm.window} and probability {probability:g}, so that {max(wider.values()):.3g} recent "
+            "episodes would be looked at; give a smaller window, or a larger probability"
         )
     widened = dataclasses.replace(algorithm, **wider)
     if widened != algorithm:

@@ -1,14 +1,22 @@
 """Environments that do what none may do, each in one way. All of them are sound for their first steps."""
 
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import NoReturn
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
+from qcrl.envs.host.costs import Info
+from qcrl.kinds import GymEnv, Settings, Tree
+
 FROM = 7
-"""The step at which they turn."""
+"""The step at which they turn, unless told otherwise."""
+Values = tuple[Tree, ...]
+Fault = Callable[[Values], object]
+"""What is returned instead of what an environment would return."""
 
 
 class Sound(gymnasium.Env):
@@ -18,27 +26,27 @@ class Sound(gymnasium.Env):
     action_space = Box(-1.0, 1.0, (2,))
     steps = 0
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: int | None = None, options: Settings | None = None) -> tuple[np.ndarray, Info]:
         super().reset(seed=seed)
         self.time = 0
         return np.zeros(3, np.float32), {}
 
-    def step(self, action):
+    def step(self, action: np.ndarray) -> Tree:
         self.steps += 1
         self.time += 1
         return np.full(3, 0.1, np.float32), 1.0, False, self.time == 10, {"cost": 0.5}
 
 
 class Unshowable:
-    def __repr__(self):
+    def __repr__(self) -> str:
         raise RuntimeError("cannot be shown")
 
-    def __array__(self, *_, **__):
+    def __array__(self, *_: object, **__: object) -> NoReturn:
         raise RuntimeError("is no array")
 
 
 class Unsayable(Exception):
-    def __str__(self):
+    def __str__(self) -> str:
         raise RuntimeError("cannot be said")
 
 
@@ -46,35 +54,35 @@ class Base(BaseException):
     """Not an Exception."""
 
 
-def raising(error):
-    def fault(_):
+def raising(error: BaseException) -> Fault:
+    def fault(_: Values) -> NoReturn:
         raise error
 
     return fault
 
 
-def leave(code):
+def leave(code: Tree) -> Fault:
     return lambda _: sys.exit(code)
 
 
-def recurse(values):
+def recurse(values: Values) -> object:
     return recurse(values)
 
 
-def instead(place, value):
+def instead(place: int, value: object) -> Fault:
     """One of the five values is another."""
 
-    def fault(values):
+    def fault(values: Values) -> Values:
         return (*values[:place], value, *values[place + 1 :])
 
     return fault
 
 
-def shaped(*shape):
+def shaped(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.float32)
 
 
-STEPS = {
+STEPS: dict[str, Fault] = {
     "raises": raising(ValueError("broken")),
     "raises without a word": raising(Unsayable()),
     "raises a BaseException": raising(Base("base")),
@@ -141,30 +149,18 @@ STEPS = {
 """What a step does to the five values it would return."""
 
 
-def broken_step(name):
-    """A class whose steps go wrong in this way, from the seventh on."""
+def broken_step(name: str, since: int = FROM) -> type[Sound]:
+    """A class whose steps go wrong in this way from then on."""
 
     class Broken(Sound):
-        def step(self, action):
+        def step(self, action: np.ndarray) -> Tree:
             values = super().step(action)
-            return STEPS[name](values) if self.steps >= FROM else values
+            return STEPS[name](values) if self.steps >= since else values
 
     return Broken
 
 
-class Resets(Sound):
-    """From its second episode on, a reset goes wrong."""
-
-    episodes = 0
-    fault = staticmethod(lambda values: values)
-
-    def reset(self, **options):
-        self.episodes += 1
-        values = super().reset(**options)
-        return type(self).fault(values) if self.episodes > 3 else values
-
-
-RESETS = {
+RESETS: dict[str, Fault] = {
     "resets to an error": raising(ValueError("broken")),
     "resets to an exit": leave(0),
     "resets in the old form": lambda values: values[0],
@@ -176,59 +172,70 @@ RESETS = {
 }
 
 
-def broken_reset(name):
-    return type("Broken", (Resets,), {"fault": staticmethod(RESETS[name])})
+def broken_reset(name: str, since: int = 3) -> type[Sound]:
+    """A class whose resets go wrong in this way after so many episodes."""
+
+    class Broken(Sound):
+        episodes = 0
+
+        def reset(self, **options: Tree) -> Tree:
+            self.episodes += 1
+            values = super().reset(**options)
+            return RESETS[name](values) if self.episodes > since else values
+
+    return Broken
 
 
 class NoClose(Sound):
-    def close(self):
+    def close(self) -> None:
         raise RuntimeError("cannot be closed")
 
 
 class ExitingClose(Sound):
-    def close(self):
+    def close(self) -> None:
         sys.exit(0)
 
 
 class NoSpace(Sound):
     @property
-    def observation_space(self):
+    def observation_space(self) -> NoReturn:  # type: ignore[override]
         raise RuntimeError("no space")
 
 
 class NoAction(Sound):
-    action_space = None
+    action_space = None  # type: ignore[assignment]
+
+
+class Actionless(Box):
+    def sample(self, *_: object, **__: object) -> NoReturn:
+        raise RuntimeError("no action")
 
 
 class OddSample(Sound):
-    class action_space(Box):
-        def sample(self, *_):
-            raise RuntimeError("no action")
-
-    action_space = action_space(-1.0, 1.0, (2,))
+    action_space = Actionless(-1.0, 1.0, (2,))  # type: ignore[assignment]
 
 
 class OddLimit(Sound):
-    spec = SimpleNamespace(max_episode_steps="many", id="Odd-v0")
+    spec = SimpleNamespace(max_episode_steps="many", id="Odd-v0")  # type: ignore[assignment]
 
 
-def unmade():
+def unmade() -> NoReturn:
     raise RuntimeError("cannot be made")
 
 
-def exits():
+def exits() -> NoReturn:
     sys.exit(0)
 
 
-def nothing():
+def nothing() -> None:
     return None
 
 
-def number():
+def number() -> int:
     return 42
 
 
-MADE = {
+MADE: dict[str, Callable[[], GymEnv]] = {
     "cannot be made": unmade,
     "exits while it is made": exits,
     "is None": nothing,
@@ -241,7 +248,7 @@ MADE = {
 }
 """What is wrong before the first step, or after the last."""
 
-ZOO = {
+ZOO: dict[str, Callable[[], GymEnv]] = {
     **{name: broken_step(name) for name in STEPS},
     **{name: broken_reset(name) for name in RESETS},
     **MADE,
