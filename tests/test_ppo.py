@@ -16,6 +16,7 @@ from qcrl.algos import hyperparameters
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.find import algorithms, build, find
 from qcrl.algos.losses import policy_loss
+from qcrl.algos.ppo import shuffled
 from qcrl.algos.ppo_lag import PPOLag
 from qcrl.algos.qcpo import QCPO
 from qcrl.algos.settings import PPOSettings
@@ -298,3 +299,15 @@ def test_every_field_is_explained():
 def test_mistakes_are_named(make, says):
     with pytest.raises(UserError, match=says):
         make()
+
+
+def test_every_order_holds_every_number_once_and_is_random():
+    orders = np.asarray(shuffled(jax.random.key(0), 400, 60))
+    np.testing.assert_array_equal(np.sort(orders), np.tile(np.arange(60), (400, 1)))
+    # The first of two minibatches holds each number half of the time, and each pair almost a quarter.
+    first = np.zeros((400, 60))
+    np.put_along_axis(first, orders[:, :30], 1.0, axis=1)
+    assert np.abs(first.mean(axis=0) - 0.5).max() < 5 * 0.5 / 400**0.5
+    together = (first.T @ first / 400)[np.triu_indices(60, 1)]
+    assert abs(together.mean() - 0.5 * 29 / 59) < 1e-6
+    assert np.abs(together - 0.5 * 29 / 59).max() < 6 * 0.43 / 400**0.5

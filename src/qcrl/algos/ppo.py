@@ -64,6 +64,17 @@ class Batch(NamedTuple):
     """Which options may be chosen; None where all may."""
 
 
+def shuffled(key: Array, times: int, count: int) -> Int[Array, "times count"]:
+    """So many random orders of the numbers below `count`.
+
+    What is sorted are random words that end in the number itself. Numbers whose words begin alike stay in order, which
+    no minibatch notices; and words alone are sorted several times as fast as words with numbers beside them.
+    """
+    bits = max(1, (count - 1).bit_length())
+    words = jax.random.bits(key, (times, count), jnp.uint32) >> bits << bits
+    return (jnp.sort(words | jnp.arange(count, dtype=jnp.uint32)) & ((1 << bits) - 1)).astype(jnp.int32)
+
+
 @dataclass(frozen=True)
 class PPO(ActorCritic):
     """Training, as pure functions that can be compiled, and vectorised over keys and the numbers of constraints."""
@@ -230,7 +241,8 @@ class PPO(ActorCritic):
 
         def gradient_step(carry: tuple[Params, Tree], chunks: Array | None) -> tuple[tuple[Params, Tree], Scalars]:
             params, optimiser = carry
-            memory, seen, rows = source if chunks is None else jax.tree.map(lambda x: x[:, chunks], source)
+            chosen = lambda x: x if chunks is None else x.at[:, chunks].get(mode="promise_in_bounds")
+            memory, seen, rows = jax.tree.map(chosen, source)
             part = Batch(memory, seen, *restore(rows))
             gradient, scalars = jax.grad(self._loss, has_aux=True)(params, network, part, multiplier)
             update, optimiser = self.optimiser.update(gradient, optimiser)
@@ -240,8 +252,7 @@ class PPO(ActorCritic):
 
         order = None
         if self.minibatches > 1:
-            shuffle = jax.vmap(lambda key: jax.random.permutation(key, self.pieces))
-            order = shuffle(jax.random.split(key, self.epochs)).reshape(-1, self.pieces // self.minibatches)
+            order = shuffled(key, self.epochs, self.pieces).reshape(-1, self.pieces // self.minibatches)
         start = state.learner.params, state.learner.optimiser
         (params, optimiser), scalars = jax.lax.scan(gradient_step, start, order, self.epochs * self.minibatches)
         return params, choose(trained, optimiser, state.learner.optimiser), jax.tree.map(lambda x: x[-1], scalars)

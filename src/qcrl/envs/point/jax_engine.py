@@ -216,7 +216,7 @@ class PointEnv:
         apart = _distance(successors.goals, state.body)
         turn = (jnp.arange(QUEUE, dtype=jnp.int32) - state.cursor) % QUEUE
         wait = jnp.where(apart >= task.goal_keepout + task.robot_keepout, turn, QUEUE)
-        chosen = jnp.argmin(wait).astype(jnp.int32)
+        chosen = (state.cursor + jnp.min(wait)) % QUEUE
         return layout._replace(goal=successors.goals[chosen]), (chosen + 1) % QUEUE
 
     def _observe(self, state: State, acceleration: point.Generalized) -> Float[Array, " obs"]:
