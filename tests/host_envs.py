@@ -148,3 +148,26 @@ class Nested(gymnasium.Env):
         self.time += 1
         obs = {"b": self.time % 3, "a": np.zeros((2, 2), np.float32)}
         return obs, float(action), False, self.time == 5, {"penalty": float(action == 1)}
+
+
+class TwoCosts(Ragged):
+    """Reports a collision and its energy: by name, in a row, and under keys of their own."""
+
+    def __init__(self, kind="dict"):
+        super().__init__()
+        self.kind = kind
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        collision, energy = float(info["cost"] > 1), float(np.mean(np.square(action)))
+        held = {"collision": collision, "energy": energy} if self.kind == "dict" else np.array([collision, energy])
+        info = {"cost": held, "cost_collision": collision, "cost_energy": energy}
+        return obs, reward, terminated, truncated, info
+
+
+def row_of_costs():
+    return TwoCosts("row")
+
+
+def double(obs, action, next_obs, info):
+    return 2 * info["cost_energy"]

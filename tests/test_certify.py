@@ -155,6 +155,8 @@ CHANGES = {
     "episode_seed": 7,
     "versions": {},
     "seed": 1,
+    "at_run_time": True,
+    "constraints": [{"verdict": "certified", "words": "All is well."}],
     "sha256": "0" * 64,
 }
 SILENT = {"expected", "power", "candidates", "selection_episodes", "versions", "spending"}

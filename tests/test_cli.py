@@ -64,7 +64,7 @@ def test_lists_of_what_there_is(call):
     assert re.search(r"GremlinEnv-v0 +60 +2 +5 hazards, 3 gremlins", envs)
     assert re.search(r"TwoPathEnv-v0 +4 +1 ", envs)
     _, algos, _ = call("algos")
-    assert re.search(r"ppo_lag +Mean +paper, authors, tuned, fast", algos)
+    assert re.search(r"ppo_lag +Mean, several +paper, authors, tuned, fast", algos)
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,8 @@ def test_a_scale_never_divides_by_nothing():
 def test_normalised_advantages_do_not_depend_on_units():
     rng = np.random.default_rng(1)
     reward, cost = jnp.asarray(rng.normal(size=50)), jnp.asarray(rng.normal(size=50))
-    one = normalised(reward, cost, jnp.float32(2.0))
-    np.testing.assert_allclose(one, normalised(7 * reward, 7 * cost, jnp.float32(2.0)), rtol=1e-4)
+    one = normalised(reward, [cost], [jnp.float32(2.0)])
+    np.testing.assert_allclose(one, normalised(7 * reward, [7 * cost], [jnp.float32(2.0)]), rtol=1e-4)
     assert float(one.mean()) == pytest.approx(0, abs=1e-6)
     assert float(one.std()) == pytest.approx(1, abs=1e-5)
     assert float(policy_loss(jnp.ones(50), one, jnp.zeros(()), jnp.zeros(()), 0.2, "joint")) == pytest.approx(
@@ -79,7 +79,7 @@ def test_gains_count_per_step_and_not_per_iteration():
         window = state.window._replace(cost=jnp.full_like(state.window.cost, 1.5), seen=jnp.int32(50))
         state = state._replace(window=window)
         for _ in range(iterations):
-            state = state._replace(learner=state.learner._replace(multiplier=algorithm._steer(env, state)))
+            state = state._replace(learner=state.learner._replace(multiplier=algorithm._steer(env, state)[0]))
         return float(state.learner.multiplier.integral)
 
     assert moved(8, 64) == pytest.approx(moved(1, 512), rel=0.05)

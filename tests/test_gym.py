@@ -67,7 +67,7 @@ def test_observations_stay_within_their_space_and_costs_are_the_union_of_their_s
         for _ in range(300):
             obs, _, _, _, info = env.step(seek_goal(obs, task, np))
             assert env.observation_space.contains(obs)
-            assert list(info) == ["cost", *(f"cost_{kind}" for kind in kinds)]
+            assert list(info) == ["cost", *(f"cost_{kind}" for kind in kinds), "cost_energy"]
             assert info["cost"] == max(info[f"cost_{kind}"] for kind in kinds)
             total += info["cost"]
     assert obs.dtype == np.float32

@@ -73,9 +73,9 @@ def test_settings_reach_the_multiplier():
     state = state._replace(learner=state.learner._replace(multiplier=Multiplier.init(4.0)))
     error = 0.12 - 0.95 * 0.1
     integral = 4 + 2 * np.expm1(0.25 * error)
-    assert tuned._steer(env, state).value == pytest.approx(integral * (1 + 3 * 0.2 * error), rel=1e-5)
+    assert tuned._steer(env, state)[0].value == pytest.approx(integral * (1 + 3 * 0.2 * error), rel=1e-5)
     plain = replace(tuned, relative_gains=False, integral_power=1.0, target_margin=0.0, error_clip=0.01)
-    assert plain._steer(env, state).value == pytest.approx(4 + 0.25 * 0.01 + 3 * 0.2 * 0.01, rel=1e-6)
+    assert plain._steer(env, state)[0].value == pytest.approx(4 + 0.25 * 0.01 + 3 * 0.2 * 0.01, rel=1e-6)
 
 
 def test_drivers():

@@ -73,10 +73,10 @@ def test_sampled_returns_are_gae_with_decay_one():
 
 def test_policy_loss_is_clipped_jointly_or_apart():
     ratio, reward, cost = jnp.array([1.3, 0.8]), jnp.array([1.0, 2.0]), jnp.array([-1.0, 3.0])
-    joint = policy_loss(ratio, reward, cost, jnp.float32(0.5), 0.1, "joint")
+    joint = policy_loss(ratio, reward, [cost], [jnp.float32(0.5)], 0.1, "joint")
     # Advantages 1.5 and 0.5: min(1.3, 1.1) * 1.5 and min(0.8, 0.9) * 0.5.
     assert joint == pytest.approx(-(1.65 + 0.4) / 2)
-    apart = policy_loss(ratio, reward, cost, jnp.float32(0.5), 0.1, "separate")
+    apart = policy_loss(ratio, reward, [cost], [jnp.float32(0.5)], 0.1, "separate")
     # Reward min(1.3, 1.1), min(1.6, 1.8); cost max(-1.3, -1.1), max(2.4, 2.7).
     assert apart == pytest.approx(-((1.1 + 0.5 * 1.1) + (1.6 - 0.5 * 2.7)) / 2)
 

@@ -10,6 +10,7 @@ from qcrl.stats import (
     cvar,
     episodes_needed,
     interquartile_mean,
+    mean_bound,
     outage_bound,
     outage_interval,
     outage_lower_bound,
@@ -123,3 +124,20 @@ def test_bootstrap_intervals_over_seeds():
 def test_impossible_questions_are_user_errors(call):
     with pytest.raises(UserError):
         call()
+
+
+def test_the_bound_of_a_mean_holds_and_is_not_far_off():
+    rng = np.random.default_rng(0)
+    for draw, mean, most in (
+        (lambda n: 10 * (rng.random(n) < 0.05), 0.5, 10.0),
+        (lambda n: rng.random(n), 0.5, 1.0),
+        (lambda n: np.minimum(rng.exponential(8, n), 1000), 8.0, 1000.0),
+    ):
+        bounds = np.array([mean_bound(draw(500), most) for _ in range(200)])
+        # Two hundred bounds of 95% each: 20 or more misses would come once in a thousand.
+        assert (bounds < mean).sum() < 20
+        assert np.median(bounds) < mean + 0.1 * mean + 12 * most / 500
+    assert mean_bound(np.zeros(1000), 1.0) < 0.005
+    assert mean_bound(np.ones(10), 1.0) == 1.0
+    with pytest.raises(UserError, match="between 0 and 1"):
+        mean_bound(np.array([2.0]), 1.0)

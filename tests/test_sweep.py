@@ -57,7 +57,7 @@ def test_a_grid_is_algorithms_by_environments(tmp_path):
         "TwoPathEnv-v0/ppo_lag-fast",
     ]
     assert (first.steps, first.seeds, first.first_seed) == (10_000, 2, 5)
-    assert [(each.limit, each.probability) for each in first.constraints] == [(15, 0.1), (15, 0.2)]
+    assert [(each.limit, each.probability) for each in first.asked] == [(15, 0.1), (15, 0.2)]
     assert third.probabilities == (0.1,)
     assert (first.algorithm.epochs, third.algorithm.epochs) == (2, 3)
 

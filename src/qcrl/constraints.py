@@ -2,10 +2,11 @@
 
 A constraint owns all that is particular to it: the statistics of episode costs that can steer training, what they are
 steered to, how costs are judged, and its words. A new kind is a subclass with `statistics`, `measure` and `bound`.
+`a & b` are constraints that hold together.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -13,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from qcrl import ranges
 from qcrl.errors import UserError, load, path_of, require_trust
-from qcrl.kinds import Json
+from qcrl.kinds import Json, Number
 from qcrl.quantiles import empirical_quantile
 
 REPORTED_PROBABILITY = 0.1
 """Where a constraint names no probability, outages are reported for this one."""
-
 
 Unit = Float[Array, ""] | float
 """What costs are counted in."""
@@ -63,6 +64,8 @@ class Constraint:
     """The field that says which share of episodes the constraint speaks of."""
     statistics: ClassVar[tuple[str, ...]]
     """Statistics of recent episode costs that training can be steered by; the first is the usual one."""
+    tracked: ClassVar[str] = ""
+    """The one of them that is `measure`, for metrics; the first unless given."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -78,10 +81,40 @@ class Constraint:
                 f"{self.share_field} is {self.share!r}, but must lie strictly between 0 and 1: give a share such as 0.1"
             )
 
+    def __and__(self, other: "Constraint | Together") -> "Together":
+        return Together((self,)) & other
+
     @property
     def share(self) -> float | None:
         """The share of episodes that the constraint speaks of; None where it speaks of all."""
         return None if self.share_field is None else getattr(self, self.share_field)
+
+    @property
+    def key(self) -> str:
+        """Short name for columns and files."""
+        return f"{type(self).__name__.lower()}_{self.cost}"
+
+    @property
+    def ranged(self) -> bool:
+        """Whether its numbers are drawn anew for every episode."""
+        return False
+
+    @property
+    def middle(self) -> Self:
+        """The constraint itself, or where numbers are drawn, with those in the middle."""
+        return self
+
+    def ask(self, position: Number) -> Self:
+        """With the numbers at these positions in its ranges."""
+        return self
+
+    def locate(self, limit: float | None = None, probability: float | None = None) -> tuple[float, float]:
+        """Where in its ranges these numbers lie."""
+        raise NotImplementedError
+
+    def track(self, costs: Float[Array, " n"], valid: Bool[Array, " n"]) -> Float[Array, ""]:
+        """`measure`, of the costs that are valid, while training."""
+        return self.steer(self.tracked or self.statistics[0], costs, valid, 1.0).statistic
 
     @classmethod
     def from_outage(cls, outage: "Outage") -> Self:
@@ -123,13 +156,45 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Outage(Constraint):
-    """At most a share `probability` of episodes may cost more than `limit`: Pr(cost > limit) <= probability."""
+    """At most a share `probability` of episodes may cost more than `limit`: Pr(cost > limit) <= probability.
+
+    Either may be a range, (lowest, highest): it is then drawn for every episode, and one policy learns to keep all.
+    """
 
     limit: float
     probability: float
     cost: str = "cost"
 
-    share_field, statistics = "probability", ("quantile", "outage", "outage ratio")
+    share_field, statistics, tracked = "probability", ("quantile", "outage", "outage ratio"), "outage"
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "probability"):
+            if isinstance(ends := getattr(self, name), list | tuple):
+                object.__setattr__(self, name, ranges.check(name, ends))
+        if not self.ranged:
+            return super().__post_init__()
+        for end in (0, 1):
+            Outage(ranges.end(self.limit, end), ranges.end(self.probability, end))
+
+    @property
+    def ranged(self) -> bool:
+        return ranges.is_range(self.limit) or ranges.is_range(self.probability)
+
+    @property
+    def middle(self) -> "Outage":
+        return self.ask((0.5, 0.5)) if self.ranged else self
+
+    def ask(self, position: Number) -> "Outage":
+        """With the numbers at these positions in the ranges; probabilities are spread by their logarithm."""
+        numbers = ranges.at(self.limit, position[0]), ranges.at(self.probability, position[1], logarithmic=True)
+        return _rebuild(Outage, (("cost", self.cost),), numbers)
+
+    def locate(self, limit: float | None = None, probability: float | None = None) -> tuple[float, float]:
+        """The positions in the ranges of the numbers that a user asks for."""
+        return (
+            ranges.locate("limit", limit, self.limit),
+            ranges.locate("probability", probability, self.probability, logarithmic=True),
+        )
 
     @classmethod
     def from_outage(cls, outage: "Outage") -> "Outage":
@@ -163,7 +228,11 @@ class Outage(Constraint):
 
     @property
     def words(self) -> str:
-        return f"at most {self.probability:g} of episodes cost more than {self.limit:g}"
+        of = "" if self.cost == "cost" else f" of {self.cost}"
+        drawn = ", drawn for each" if self.ranged else ""
+        return (
+            f"at most {ranges.text(self.probability)} of episodes cost more than {ranges.text(self.limit)}{of}{drawn}"
+        )
 
 
 @dataclass(frozen=True)
@@ -187,7 +256,8 @@ class CVaR(Constraint):
 
     @property
     def words(self) -> str:
-        return f"the worst {self.level:g} of episodes cost at most {self.limit:g} on average"
+        of = "" if self.cost == "cost" else f" of {self.cost}"
+        return f"the worst {self.level:g} of episodes cost at most {self.limit:g}{of} on average"
 
 
 @dataclass(frozen=True)
@@ -211,22 +281,65 @@ class Mean(Constraint):
 
     @property
     def words(self) -> str:
-        return f"episodes cost at most {self.limit:g} on average"
+        of = "" if self.cost == "cost" else f" of {self.cost}"
+        return f"episodes cost at most {self.limit:g}{of} on average"
+
+
+@dataclass(frozen=True)
+class Together:
+    """Constraints that hold together."""
+
+    constraints: tuple[Constraint, ...]
+
+    def __post_init__(self) -> None:
+        for number, constraint in enumerate(self.constraints):
+            if not isinstance(constraint, Constraint):
+                raise UserError(
+                    f"{constraint!r} is no constraint; join constraints, as in qcrl.Outage(...) & qcrl.Mean(...)"
+                )
+            if constraint in self.constraints[:number]:
+                raise UserError(f"the same constraint stands twice, that {constraint.words}; give it once")
+            if constraint.ranged and len(self.constraints) > 1:
+                raise UserError("a constraint whose limit or probability is a range must stand alone; give numbers")
+
+    def __and__(self, other: "Constraint | Together") -> "Together":
+        return Together((*self.constraints, *together(other)))
+
+    @property
+    def words(self) -> str:
+        return ", and ".join(constraint.words for constraint in self.constraints)
+
+
+def together(asked: Constraint | Together) -> tuple[Constraint, ...]:
+    """The constraints that hold together in what a user gave."""
+    return asked.constraints if isinstance(asked, Together) else (asked,)
+
+
+def keys(constraints: Sequence[Constraint]) -> tuple[str, ...]:
+    """Names for columns, one for each: kind and cost, with a number where that would be the same."""
+    names = [constraint.key for constraint in constraints]
+    return tuple(
+        name if names[:place].count(name) == 0 else f"{name}_{1 + names[:place].count(name)}"
+        for place, name in enumerate(names)
+    )
 
 
 def from_dict(description: Mapping[str, object]) -> Constraint:
-    """The constraint that `as_dict` described."""
+    """The constraint that `as_dict` described, or a user's table."""
     kinds: dict[str, type[Constraint]] = {kind.__name__: kind for kind in (Outage, CVaR, Mean)}
     values = dict(description)
     name = str(values.pop("kind", ""))
     require_trust(name, "constraint")
-    kind = load(name, "constraint") if ":" in name else kinds.get(name)
+    written = {kind.lower(): kind for kind in kinds}.get(name, name)
+    kind = load(name, "constraint") if ":" in name else kinds.get(written)
     if not (isinstance(kind, type) and issubclass(kind, Constraint)):
         raise UserError(f"there is no constraint {name!r}; the known ones are {', '.join(kinds)}")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise UserError(f"{name} cannot be made of {values} ({error}); give the fields that it has") from None
+    known = [field.name for field in _fields(kind)]
+    missing = [field.name for field in _fields(kind) if field.default is MISSING and field.name not in values]
+    if missing or not set(values) <= set(known):
+        given = ", ".join(values) or "nothing"
+        raise UserError(f"{kind.__name__} is given {given}, but needs {', '.join(missing or known)}; see the docs")
+    return kind(**values)
 
 
 def _holds(value: Any, condition: Callable[[Any], bool]) -> bool:

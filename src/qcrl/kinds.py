@@ -8,6 +8,8 @@ Json = dict[str, Any]
 """An object as JSON reads and writes it."""
 Settings = dict[str, Any]
 """Values by name, of any type: hyper-parameters, options, keyword arguments."""
+Number = Any
+"""One number, an array of them, or a range of either, (lowest, highest)."""
 GymEnv = Any
 """An environment with Gymnasium's methods, which need not be a gymnasium.Env."""
 GymSpace = Any

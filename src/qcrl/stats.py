@@ -8,6 +8,8 @@ from scipy import stats
 
 from qcrl.errors import UserError
 
+MOST_STAKED = 0.9
+"""Of the capital, where a mean is bounded by betting against higher ones."""
 MOST_EPISODES = 1e8
 """More than anyone will run."""
 
@@ -84,6 +86,31 @@ def cvar(costs: Float[np.ndarray, " n"], mass: float) -> float:
     worst_first = np.sort(costs)[::-1]
     counted = np.clip(mass * len(costs) - np.arange(len(costs)), 0, 1)
     return float(np.average(worst_first, weights=counted))
+
+
+def mean_bound(values: Float[np.ndarray, " n"], most: float, confidence: float = 0.95) -> float:
+    """Exact one-sided upper confidence bound for the mean of numbers between 0 and `most`, whatever their distribution.
+
+    By betting (Waudby-Smith and Ramdas, 2024): against a mean of at least m one stakes on every value, by what those
+    before it say. Then the capital is a supermartingale, and reaches 1 / (1 - confidence) with at most the error.
+    """
+    _check_open_unit("confidence", confidence)
+    x = np.asarray(values, float) / most
+    if not len(x) or x.min() < 0 or x.max() > 1:
+        raise UserError(f"values must be at least one, each between 0 and {most:g}, but they are not; give their range")
+    before = np.arange(1, len(x) + 1)
+    mean = (0.5 + np.concatenate([[0.0], np.cumsum(x[:-1])])) / before
+    spread = (0.25 + np.concatenate([[0.0], np.cumsum((x[:-1] - mean[1:]) ** 2)])) / before
+    needed = -np.log(1 - confidence)
+    stakes = np.minimum(MOST_STAKED, np.sqrt(2 * needed / (spread * len(x))))
+    refuted = lambda m: np.cumsum(np.log1p(-stakes * (x - m))).max() >= needed
+    low, high = 0.0, 1.0
+    if not refuted(high):
+        return float(most)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (low, middle) if refuted(middle) else (middle, high)
+    return float(most * high)
 
 
 def interquartile_mean(

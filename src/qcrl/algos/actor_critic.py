@@ -9,14 +9,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from qcrl.algos.limits import asked
 from qcrl.algos.multiplier import Multiplier
 from qcrl.algos.scales import Scales
 from qcrl.algos.settings import PPOSettings
-from qcrl.constraints import Constraint
+from qcrl.constraints import Constraint, Unit
 from qcrl.envs.base import Described, choices_of, mask_of, numbers_of
 from qcrl.kinds import Json, Tree
 from qcrl.nets import distributions
 from qcrl.nets.network import Inputs, Memory, Network, Normaliser, Params, cast_kernels, only_heads
+from qcrl.ranges import end, is_range
 from qcrl.sampling.record import State
 
 BUDGET_RANGE = -0.2, 1.0
@@ -24,12 +26,19 @@ BUDGET_RANGE = -0.2, 1.0
 
 
 class Estimate(NamedTuple):
-    """The network's outputs, read: the policy's head and both critics."""
+    """The network's outputs, read: the policy's head and all critics."""
 
     head: Float[Array, "*batch action"]
     """The mean action, or the logits of discrete ones."""
     value: Float[Array, "*batch"]
     cost: Tree
+    """What the first constraint's critic says."""
+    further: tuple[Tree, ...] = ()
+    """What those of others say that hold together with it."""
+
+    @property
+    def costs(self) -> tuple[Tree, ...]:
+        return self.cost, *self.further
 
 
 class Actor(NamedTuple):
@@ -40,6 +49,8 @@ class Actor(NamedTuple):
     constraints: tuple[Constraint, ...]
     cost_unit: Tree = ()
     """What costs are divided by, where that follows the task."""
+    asked: Tree = ()
+    """Where in the ranges of its constraint it acts, where that is the same for all episodes."""
 
 
 class PPOLearner(NamedTuple):
@@ -50,27 +61,46 @@ class PPOLearner(NamedTuple):
     optimiser: Tree
     multiplier: Multiplier
     scales: Scales = Scales()
+    """Of the first constraint."""
+    further: tuple[Multiplier, ...] = ()
+    """Of the others that hold together with it."""
+
+    @property
+    def multipliers(self) -> tuple[Multiplier, ...]:
+        return self.multiplier, *self.further
 
 
 @dataclass(frozen=True)
 class ActorCritic(PPOSettings):
     """The pure functions that acting needs. The environment is a static argument."""
 
+    def critic_of(self, constraint: Constraint) -> "ActorCritic":
+        """The algorithm whose cost head, advantage, loss and statistic serve a constraint of this kind."""
+        return self
+
+    def critics(self, constraints: Sequence[Constraint]) -> list["ActorCritic"]:
+        """One for each constraint."""
+        return [self.critic_of(constraint) for constraint in constraints] or [self]
+
     @property
     def cost_outputs(self) -> int:
-        """Number of the network's outputs that speak about costs."""
+        """Number of the network's outputs that speak about the costs of one constraint."""
         raise NotImplementedError
 
     def read_cost_head(self, outputs: Float[Array, "*batch outputs"]) -> Tree:
         """The cost critic's estimate of the discounted cost to go, in scaled costs."""
         raise NotImplementedError
 
-    def unscale(self, estimate: Tree, unit: Array | float) -> Tree:
+    def unit(self, learner: PPOLearner, constraints: tuple[Constraint, ...]) -> Unit:
+        """What costs are divided by for the first of these: with others beside it its limit, alone the scale."""
+        return self.cost_unit(learner) if len(constraints) == 1 else in_limits(constraints[0], self.cost_unit(learner))
+
+    def unscale(self, estimate: Tree, unit: Unit) -> Tree:
         """The same estimate in the task's own costs; `unit` is what they are divided by."""
         return jax.tree.map(lambda x: unit * x, estimate)
 
-    def cost_unit(self, learner: PPOLearner) -> Array | float:
-        """What costs are divided by inside the learner."""
+    def cost_unit(self, learner: PPOLearner) -> Unit:
+        """What costs are divided by inside the learner, where there is one constraint."""
         return learner.scales.cost.unit if self.cost_scale == "auto" else self.cost_scale
 
     def network(self, env: Described) -> Network:
@@ -78,9 +108,14 @@ class ActorCritic(PPOSettings):
         shape = self.hidden_sizes, self.lstm_size, self.skip, self.cost_input, clip, self.late_cost
         return Network(*shape, len(env.costs), self.separate_critics, choices_of(env))
 
-    def init_params(self, env: Described, key: Array) -> tuple[Params, Normaliser]:
-        outputs = env.action_size + 1 + self.cost_outputs
-        size = env.observation_size + self.budget_input * (1 + env.timed)
+    def init_params(
+        self, env: Described, key: Array, constraints: Sequence[Constraint] = ()
+    ) -> tuple[Params, Normaliser]:
+        """For these constraints; without any, for one of the algorithm's own kind."""
+        critics = self.critics(constraints)
+        outputs = env.action_size + 1 + sum(critic.cost_outputs for critic in critics)
+        size = env.observation_size + self.budget_input * (len(critics) + env.timed)
+        size += sum(1 + is_range(each.limit) + is_range(each.share) for each in constraints if each.ranged)
         params, normaliser = self.network(env).init(key, size, env.action_size, outputs)
         if self.initial_head != 1:
             factors = jnp.where(jnp.arange(params["heads"]["bias"].size) < env.action_size, self.initial_head, 1.0)
@@ -109,7 +144,7 @@ class ActorCritic(PPOSettings):
     def sample(
         self, env: Described, actor: Actor, inputs: Inputs, memory: Memory, noise: Float[Array, "*batch action"]
     ) -> tuple[Float[Array, "*batch action"], Memory]:
-        seen = self.see(env, actor.constraints, inputs)
+        seen = self.see(env, actor.constraints, asking(actor, inputs))
         outputs, memory = self.network(env).step(actor.params, actor.normaliser, seen, memory)
         head = distributions.forbid(self.squash(actor.params, outputs), mask_of(env, inputs.obs))
         return distributions.draw(actor.params, head, noise, choices_of(env)), memory
@@ -122,10 +157,13 @@ class ActorCritic(PPOSettings):
 
     def critic(self, env: Described, policy: Actor, inputs: Inputs, memory: Memory) -> Tree:
         """What the cost critic expects of the discounted cost to go: its mean, or for QCPO a CostDistribution."""
-        seen = self.see(env, policy.constraints, inputs)
+        seen = self.see(env, policy.constraints, asking(policy, inputs))
         outputs, _ = self.network(env).step(policy.params, policy.normaliser, seen, memory)
         unit = policy.cost_unit if self.cost_scale == "auto" else self.cost_scale
-        return self.unscale(self.read(outputs).cost, unit)
+        first = self.critic_of(policy.constraints[0])
+        if len(policy.constraints) > 1:
+            unit = in_limits(policy.constraints[0], unit)
+        return first.unscale(self.read(outputs, policy.constraints).cost, unit)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -133,6 +171,8 @@ class ActorCritic(PPOSettings):
         return ("reward",) * (self.lstm_size > 0) + ("cost",) * cost
 
     def forward(self, env: Described, constraints: Sequence[Constraint]) -> Json | None:
+        if len(constraints) > 1 or constraints[0].ranged:
+            return None  # only JAX knows of several budgets, and of limits that are asked for
         network = self.network(env)
         budget = {
             "cost": env.costs.index(constraints[0].cost),
@@ -150,18 +190,38 @@ class ActorCritic(PPOSettings):
 
     def see(self, env: Described, constraints: tuple[Constraint, ...], inputs: Inputs) -> Inputs:
         """What the network sees of what is known: with the budget and the time that are left, where it shall."""
-        if not self.budget_input:
+        left = []
+        for constraint in constraints if self.budget_input else ():
+            limit, spent = asked(constraint, inputs).limit, inputs.spent[..., env.costs.index(constraint.cost)]
+            left.append(jnp.clip((limit - spent) / self._whole(limit), *BUDGET_RANGE))
+        if env.timed and self.budget_input:
+            left.append(1 - inputs.time / env.horizon)
+        if constraints[0].ranged:
+            left += self._drawn(env, constraints[0], inputs)
+        if not left:
             return inputs
-        limit, spent = constraints[0].limit, inputs.spent[..., env.costs.index(constraints[0].cost)]
-        unit = jnp.where(limit > 0, limit, 1.0) if self.cost_scale == "auto" else jnp.maximum(limit, self.cost_scale)
-        budget = jnp.clip((limit - spent) / unit, *BUDGET_RANGE)
-        left = [budget, 1 - inputs.time / env.horizon] if env.timed else [budget]
         return inputs._replace(obs=jnp.concatenate([inputs.obs, jnp.stack(left, axis=-1)], axis=-1))
 
-    def read(self, outputs: Float[Array, "*batch outputs"]) -> Estimate:
-        actions = outputs.shape[-1] - 1 - self.cost_outputs
-        head, value, cost = jnp.split(outputs, [actions, actions + 1], axis=-1)
-        return Estimate(head, value[..., 0], self.read_cost_head(cost))
+    def _whole(self, limit: Float[Array, "*batch"] | float) -> Float[Array, "*batch"]:
+        """The whole budget, which a limit of 0 does not tell."""
+        if self.cost_scale == "auto":
+            return jnp.where(limit > 0, limit, 1.0)  # type: ignore[operator]
+        return jnp.maximum(limit, self.cost_scale)
+
+    def _drawn(self, env: Described, constraint: Constraint, inputs: Inputs) -> list[Float[Array, "*batch"]]:
+        """What the episode was asked for, and what is left of its limit as a share of the highest."""
+        limit, spent = asked(constraint, inputs).limit, inputs.spent[..., env.costs.index(constraint.cost)]
+        fields = (constraint.limit, constraint.share)
+        positions = [2 * inputs.asked[..., axis] - 1 for axis, field in enumerate(fields) if is_range(field)]
+        return [*positions, jnp.clip((limit - spent) / self._whole(end(constraint.limit, 1)), *BUDGET_RANGE)]
+
+    def read(self, outputs: Float[Array, "*batch outputs"], constraints: Sequence[Constraint] = ()) -> Estimate:
+        critics = self.critics(constraints)
+        sizes = [1, *(critic.cost_outputs for critic in critics)]
+        ends = [outputs.shape[-1] - sum(sizes[place:]) for place in range(len(sizes))]
+        head, value, *costs = jnp.split(outputs, ends, axis=-1)
+        first, *further = (critic.read_cost_head(cost) for critic, cost in zip(critics, costs))
+        return Estimate(head, value[..., 0], first, tuple(further))
 
     def squash(self, params: Params, head: Float[Array, "*batch action"]) -> Float[Array, "*batch action"]:
         """The mean action from the policy's head; logits stay as they are."""
@@ -171,3 +231,15 @@ class ActorCritic(PPOSettings):
         if numbers == head.shape[-1]:
             return jnp.tanh(head)
         return jnp.concatenate([jnp.tanh(head[..., :numbers]), head[..., numbers:]], axis=-1)
+
+
+def asking(actor: Actor, inputs: Inputs) -> Inputs:
+    """With what the actor is asked for, where that is the same for all episodes."""
+    if isinstance(actor.asked, tuple):
+        return inputs
+    return inputs._replace(asked=jnp.broadcast_to(actor.asked, (*jnp.shape(inputs.time), len(actor.asked))))
+
+
+def in_limits(constraint: Constraint, otherwise: Unit) -> Unit:
+    """The limit as what costs are divided by; where it is 0, something else."""
+    return jnp.where(constraint.limit > 0, constraint.limit, otherwise)

@@ -9,13 +9,15 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from qcrl.constraints import REPORTED_PROBABILITY, Constraint, Outage
+from qcrl.constraints import REPORTED_PROBABILITY, Constraint, Outage, keys
 from qcrl.envs.base import Described, Environment, choices_of
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Settings, Tree
@@ -38,6 +40,12 @@ class Algorithm:
     """What figures call it; the class's name unless given."""
     trains_under: ClassVar[type[Constraint]] = Outage
     """The kind of constraint that it trains under. Given an outage constraint, others take over its limit."""
+    also_under: ClassVar[tuple[type[Constraint], ...]] = ()
+    """Other kinds that it can train under."""
+    several: ClassVar[bool] = False
+    """Whether it can train under several constraints that hold together."""
+    draws_limits: ClassVar[bool] = False
+    """Whether limit and probability of a constraint may be ranges, of which every episode draws its own."""
     discrete_actions: ClassVar[bool] = True
     """Whether it can choose among discrete actions."""
     outages_in_window: ClassVar[int] = 2
@@ -108,8 +116,12 @@ class Algorithm:
     # What it may bring.
 
     def multiplier(self, learner: Tree) -> Float[Array, ""]:
-        """The weight of the constraint, for reports."""
+        """The weight of the first constraint, for reports."""
         return jnp.zeros(())
+
+    def multipliers(self, learner: Tree) -> tuple[Float[Array, ""], ...]:
+        """The weights of all constraints, for reports."""
+        return (self.multiplier(learner),)
 
     def report(self, env: Described, state: State) -> tuple[State, Scalars]:
         """What else to report at the end of an iteration."""
@@ -177,6 +189,10 @@ class Algorithm:
             changes["steps_per_env"] = unit * max(1, round(self.steps_per_iteration / count / unit))
         return dataclasses.replace(self, **changes)
 
+    def fewest_episodes(self, constraint: Constraint) -> int:
+        """How many recent episodes it takes to steer by a constraint whose numbers are drawn."""
+        return 0
+
     def bytes_kept(self, env: Described) -> int:
         """Bytes of a store of experience, such as a replay, per lane."""
         return 0
@@ -222,12 +238,12 @@ class Algorithm:
         """The state before the first iteration, around what the algorithm itself begins with."""
         as_array = lambda x: jnp.asarray(x, jnp.float32)
         constraints = tuple(jax.tree.map(as_array, constraint) for constraint in constraints)
-        share = constraints[0].share
+        share = constraints[0].middle.share
         return State(
             learner,
             store,
             device.begin(env, env_key, self.num_envs, self.initial_memory(env)),
-            Window.init(self.window, len(env.costs)),
+            Window.init(self.window, len(env.costs), getattr(env, "draws", False)),
             key,
             iteration=jnp.full((), -device.iterations_ahead(self, env), jnp.int32),
             env_steps=jnp.zeros((), jnp.int32),
@@ -259,16 +275,45 @@ class Algorithm:
         """Return and costs over the most recent episodes; NaN before the first has finished."""
         constraint, valid = state.constraints[0], state.window.recent(self.window)
         costs = state.costs_of(env, constraint)
+        limit, drawn = constraint.limit, {}
+        if constraint.ranged:
+            now = constraint.ask((state.window.asked[:, 0], state.window.asked[:, 1]))
+            allowed = jnp.broadcast_to(jnp.asarray(now.share), costs.shape)
+            limit, drawn = now.limit, {"outage_allowed": jnp.mean(allowed, where=valid)}
         return {
             "iteration": state.iteration,
             "env_steps": state.env_steps,
             "episode_return": jnp.mean(state.window.return_, where=valid),
             "episode_cost": jnp.mean(costs, where=valid),
             "cost_quantile": empirical_quantile(costs, valid, 1 - state.probability),
-            "outage": jnp.mean(costs > constraint.limit, where=valid),
+            "outage": jnp.mean(costs > limit, where=valid),
             "multiplier": self.multiplier(state.learner),
             "alive": state.alive,
+            **drawn,
+            **self._of_each_cost(env, state, valid),
+            **self._of_each_constraint(env, state, valid),
         }
+
+    def _of_each_cost(self, env: Described, state: State, valid: Bool[Array, " window"]) -> Scalars:
+        """Where there are several costs: what recent episodes cost of each."""
+        if len(env.costs) == 1:
+            return {}
+        means = jnp.mean(state.window.cost, axis=0, where=valid[:, None])
+        return {f"episode_cost_{name}": mean for name, mean in zip(env.costs, means)}
+
+    def _of_each_constraint(self, env: Described, state: State, valid: Bool[Array, " window"]) -> Scalars:
+        """Where several constraints hold together: what each bounds, its multiplier, and outages of any kind."""
+        if len(state.constraints) == 1:
+            return {}
+        found: Scalars = {}
+        over = []
+        weights = self.multipliers(state.learner)
+        for key, constraint, weight in zip(keys(state.constraints), state.constraints, weights):
+            costs = state.costs_of(env, constraint)
+            found |= {key: constraint.track(costs, valid), f"multiplier_{key}": weight}
+            if isinstance(constraint, Outage):
+                over.append(costs > constraint.limit)
+        return found | ({"outage_any": jnp.mean(reduce(or_, over), where=valid)} if len(over) > 1 else {})
 
 
 def raw_key(key: Array) -> Array:

@@ -5,15 +5,21 @@ rule; with the integral gain alone that is the paper's lam <- max(0, lam + eta *
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from qcrl.constraints import Steering
+from qcrl.constraints import Constraint, Steering, keys
+from qcrl.sampling.learner import Scalars
 
 RELATIVE_RANGE = 0.1, 1e4
 """Where a multiplier with relative gains stays: from 0 it would never rise again."""
+
+
+Weights = tuple[Float[Array, ""], ...]
+"""A multiplier for each constraint."""
 
 
 class Gains(NamedTuple):
@@ -59,3 +65,11 @@ def episode_window(window: int, probability: float, outages: int = 2) -> int:
     """How many recent episodes to judge by: `window`, or more where it would hold fewer allowed outages than this."""
     needed = outages / probability - 1e-9
     return max(window, math.ceil(min(needed, 1e300)))
+
+
+def named(constraints: Sequence[Constraint], parts: Sequence[Scalars]) -> Scalars:
+    """What each constraint's critic reports, by name; from the second constraint on the name says whose it is."""
+    together = dict(parts[0])
+    for key, part in zip(keys(constraints)[1:], parts[1:]):
+        together |= {f"{name}_{key}": value for name, value in part.items()}
+    return together

@@ -9,17 +9,24 @@ P(x_t) = E[o_t + o_(t+1) + ...] is the probability that an outage is still to co
 learned is what is constrained.
 """
 
+import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from qcrl.algos import limits
+from qcrl.algos.actor_critic import PPOLearner, in_limits
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.losses import value_loss
+from qcrl.algos.multiplier import Multiplier
 from qcrl.algos.ppo import PPO, CostSignal, Sampled
+from qcrl.algos.ppo_lag import PPOLag
 from qcrl.algos.presets import AS_RELEASED, HOST, TUNED
-from qcrl.constraints import Outage, Steering
+from qcrl.algos.settings import PPOSettings
+from qcrl.constraints import Constraint, Mean, Outage, Steering, Unit
 from qcrl.envs.base import Described
 from qcrl.kinds import Settings
 from qcrl.sampling.learner import Scalars
@@ -38,8 +45,8 @@ def outages(over: Bool[Array, "*batch"], over_after: Bool[Array, "*batch"]) -> F
 class OutagePPO(PPO):
     """Maximise return subject to Pr(episode cost > limit) <= probability, by a critic of that probability."""
 
-    name, label, trains_under = "outage_ppo", "Outage-PPO", Outage
-    outages_in_window = 10
+    name, label, trains_under, also_under, several = "outage_ppo", "Outage-PPO", Outage, (Mean,), True
+    outages_in_window, draws_limits = 10, True
 
     outage_scale: float = 10.0
     """An outage counts so much inside the learner, beside rewards of the order of 1."""
@@ -53,6 +60,9 @@ class OutagePPO(PPO):
         self.require("be greater than 0", lambda x: x > 0, "outage_scale")
         self.require("be at least 0", lambda x: x >= 0, "outage_loss_weight", "target_iterations")
 
+    def critic_of(self, constraint: Constraint) -> PPO:
+        return Undiscounted.like(self) if isinstance(constraint, Mean) else self
+
     @property
     def steers_by(self) -> str:
         return "outage ratio"
@@ -64,7 +74,12 @@ class OutagePPO(PPO):
 
     def steering(self, env: Described, state: State) -> Steering:
         """The outage as a multiple of its target of now, so that the same gains serve every probability."""
-        ratio, target = super().steering(env, state)
+        constraint = state.constraints[0]
+        if constraint.ranged:
+            costs = state.costs_of(env, constraint)
+            ratio, target = limits.outage_ratios(constraint, costs, state.window, self.outages_in_window), jnp.ones(())
+        else:
+            ratio, target = super().steering(env, state)  # type: ignore[assignment]
         if self.target_iterations > 0:
             early = jnp.maximum(0.0, 1 - state.iteration / self.target_iterations)
             ratio = ratio / jnp.maximum(1.0, FIRST_TARGET / state.probability) ** early
@@ -77,12 +92,13 @@ class OutagePPO(PPO):
     def read_cost_head(self, outputs: Float[Array, "*batch 1"]) -> Float[Array, "*batch"]:
         return outputs[..., 0]
 
-    def unscale(self, estimate: Float[Array, "*batch"], unit: Array | float) -> "OutageProbability":
+    def unscale(self, estimate: Float[Array, "*batch"], unit: Unit) -> "OutageProbability":
         return OutageProbability(jnp.clip(estimate / self.outage_scale, 0.0, 1.0))
 
     def cost_signal(self, env: Described, state: State, sampled: Sampled) -> CostSignal:
         trajectory, now, later, links = sampled
-        kind, limit = env.costs.index(state.constraints[0].cost), state.constraints[0].limit
+        constraint = state.constraints[0]
+        kind, limit = env.costs.index(constraint.cost), limits.asked(constraint, trajectory.inputs).limit
         spent, cost = trajectory.inputs.spent[..., kind], trajectory.cost[..., kind]
         over, over_after = spent > limit, spent + cost > limit
         # Nothing is to come once it has happened, nor after an episode's end, whatever `time_limit` says for rewards.
@@ -91,12 +107,46 @@ class OutagePPO(PPO):
         outage = self.outage_scale * outages(over, over_after)
         advantage = gae(outage, now, later, links, 1.0, self.cost_gae_lambda)
         returns = now + gae(outage, now, later, links, 1.0, self.target_lambda)
-        return CostSignal(advantage, Targets(returns, ~over), {"outage_estimate": jnp.mean(now) / self.outage_scale})
+        targets, statistics = Targets(returns, ~over), {"outage_estimate": jnp.mean(now) / self.outage_scale}
+        if not constraint.ranged:
+            return CostSignal(advantage, targets, statistics)
+        nodes = state.learner.multiplier.value
+        weight, mean = limits.shares(constraint, trajectory.inputs.asked) @ nodes, jnp.mean(nodes)
+        # Every limit is a problem of its own, and none shall drown the others because its multiplier is high.
+        importance = (1 + mean) / (1 + weight) if self.divide_by_multiplier else jnp.ones_like(weight)
+        return CostSignal(weight / mean * importance * advantage, targets, statistics, importance)
+
+    def first_multiplier(self, constraint: Constraint) -> Multiplier:
+        first = super().first_multiplier(constraint)
+        count = math.prod(limits.counts(constraint))
+        return jax.tree.map(lambda x: jnp.full(count, x), first) if constraint.ranged else first
+
+    def multiplier(self, learner: PPOLearner) -> Float[Array, ""]:
+        value = learner.multiplier.value
+        return jnp.mean(value) if value.ndim else value
+
+    def multipliers(self, learner: PPOLearner) -> tuple[Float[Array, ""], ...]:
+        return self.multiplier(learner), *(each.value for each in learner.further)
+
+    def fewest_episodes(self, constraint: Constraint) -> int:
+        return limits.fewest_episodes(constraint, self.outages_in_window) if constraint.ranged else 0
 
     def cost_loss(self, estimate: Float[Array, "*batch"], targets: "Targets") -> tuple[Float[Array, ""], Scalars]:
         """Where the limit is passed there is nothing to learn."""
         loss = value_loss(jnp.where(targets.open, estimate, 0.0), jnp.where(targets.open, targets.returns, 0.0))
         return self.outage_loss_weight * loss, {"outage_loss": loss}
+
+
+@dataclass(frozen=True)
+class Undiscounted(PPOLag):
+    """What serves a mean constraint: the critic of the cost to go as PPO_Lag has it, without discount, in limits."""
+
+    @classmethod
+    def like(cls, algorithm: PPOSettings) -> Self:
+        return replace(super().like(algorithm), discount=1.0, time_limit="terminal")
+
+    def unit(self, learner: PPOLearner, constraints: tuple[Constraint, ...]) -> Unit:
+        return in_limits(constraints[0], self.cost_unit(learner))
 
 
 class OutageProbability(NamedTuple):

@@ -6,6 +6,8 @@ targets (`cost_signal`), its loss (`cost_loss`), and the statistic that drives t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 import jax
@@ -17,7 +19,7 @@ from qcrl.algos.actor_critic import ActorCritic, PPOLearner
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.algorithm import raw_key
 from qcrl.algos.losses import normalised, policy_loss, value_loss
-from qcrl.algos.multiplier import Gains, Multiplier
+from qcrl.algos.multiplier import Gains, Multiplier, Weights, named
 from qcrl.algos.scales import Scale, Scales
 from qcrl.constraints import Constraint, Steering
 from qcrl.envs.base import Described, choices_of, mask_of
@@ -45,6 +47,8 @@ class CostSignal(NamedTuple):
     advantage: Float[Array, "time env"]
     targets: Tree
     statistics: Scalars
+    importance: Tree = ()
+    """How much each step counts for the policy; the same for all unless given."""
 
 
 class Batch(NamedTuple):
@@ -57,9 +61,10 @@ class Batch(NamedTuple):
     action: Float[Array, "time chunk action"]
     log_prob: Float[Array, "time chunk"]
     reward_advantage: Float[Array, "time chunk"]
-    cost_advantage: Float[Array, "time chunk"]
+    cost_advantages: tuple[Float[Array, "time chunk"], ...]
+    """One for each constraint, as the targets."""
     value_target: Float[Array, "time chunk"]
-    cost_targets: Tree
+    cost_targets: tuple[Tree, ...]
     mask: Tree
     """Which options may be chosen; None where all may."""
 
@@ -87,9 +92,13 @@ class PPO(ActorCritic):
         """The cost critic's weighted loss, and its parts by name."""
         raise NotImplementedError
 
+    def critic_of(self, constraint: Constraint) -> "PPO":
+        return self
+
     def scaled_cost(self, env: Described, state: State, trajectory: Trajectory) -> Float[Array, "time env"]:
         """The cost that the constraint is about, in the learner's unit."""
-        return trajectory.cost[..., env.costs.index(state.constraints[0].cost)] / self.cost_unit(state.learner)
+        kind = env.costs.index(state.constraints[0].cost)
+        return trajectory.cost[..., kind] / self.unit(state.learner, state.constraints)
 
     @property
     def steers_by(self) -> str:
@@ -103,22 +112,30 @@ class PPO(ActorCritic):
     def steering(self, env: Described, state: State) -> Steering:
         """The statistic of the most recent episodes that the multiplier is steered by, and its target."""
         constraint, valid = state.constraints[0], state.window.recent(self.steering_window(state))
-        return constraint.steer(self.steers_by, state.costs_of(env, constraint), valid, self.cost_unit(state.learner))
+        costs, unit = state.costs_of(env, constraint), self.unit(state.learner, state.constraints)
+        return constraint.steer(self.steers_by, costs, valid, unit)
 
     def init(self, env: Described, key: Array, constraints: Sequence[Constraint]) -> State:
         key, network_key, env_key = jax.random.split(raw_key(key), 3)
-        params, normaliser = self.init_params(env, network_key)
-        multiplier = Multiplier.init(self.initial_multiplier)
+        params, normaliser = self.init_params(env, network_key, constraints)
+        first, *further = map(self.first_multiplier, constraints)
         fresh = lambda scale: Scale.init(self.num_envs) if scale == "auto" else ()
         scales = Scales(fresh(self.reward_scale), fresh(self.cost_scale))
-        learner = PPOLearner(params, normaliser, self.optimiser.init(params), multiplier, scales)
+        learner = PPOLearner(params, normaliser, self.optimiser.init(params), first, scales, tuple(further))
         return self.start(env, learner, key, env_key, constraints)
+
+    def first_multiplier(self, constraint: Constraint) -> Multiplier:
+        """Before the first iteration."""
+        return Multiplier.init(self.initial_multiplier)
 
     def memory_interval(self, env: Described) -> int:
         return self.chunk_length
 
     def multiplier(self, learner: PPOLearner) -> Float[Array, ""]:
         return learner.multiplier.value
+
+    def multipliers(self, learner: PPOLearner) -> tuple[Float[Array, ""], ...]:
+        return tuple(each.value for each in learner.multipliers)
 
     def learn(self, env: Described, state: State, experience: Experience) -> tuple[State, Scalars]:
         """One step of the multiplier, then gradient steps on advantages and targets."""
@@ -127,7 +144,8 @@ class PPO(ActorCritic):
         before: PPOLearner = state.learner._replace(scales=self._measure(env, state, trajectory))
         state = state._replace(learner=before)
         trajectory = trajectory._replace(inputs=self.see(env, state.constraints, trajectory.inputs))
-        multiplier = self._steer(env, state)
+        multipliers = self._steer(env, state)
+        steered = before._replace(multiplier=multipliers[0], further=multipliers[1:])
         normaliser = before.normaliser
         if self.normalise_observations:
             network = self.network(env)
@@ -137,8 +155,8 @@ class PPO(ActorCritic):
         with jax.named_scope("advantages"):
             batch, statistics = self._prepare(env, state, trajectory, normaliser)
         with jax.named_scope("update"):
-            params, optimiser, losses = self._fit(env, state, multiplier.value, batch, shuffle_key)
-        learner = PPOLearner(params, normaliser, optimiser, multiplier, before.scales)
+            params, optimiser, losses = self._fit(env, state, self.multipliers(steered), batch, shuffle_key)
+        learner = steered._replace(params=params, normaliser=normaliser, optimiser=optimiser)
         return state._replace(learner=learner, key=key), losses | statistics
 
     def _measure(self, env: Described, state: State, trajectory: Trajectory) -> Scales:
@@ -151,9 +169,19 @@ class PPO(ActorCritic):
             cost = cost.update(trajectory.cost[..., kind], trajectory.first, self.discount)
         return Scales(reward, cost)
 
-    def _steer(self, env: Described, state: State) -> Multiplier:
-        """One step of the multiplier, once an episode has finished."""
-        statistic, target = self.steering(env, state)
+    def _views(self, state: State) -> list[tuple["PPO", State]]:
+        """For each constraint the algorithm that serves it, and the state with that constraint in the first place."""
+        if len(state.constraints) == 1:
+            return [(self.critic_of(state.constraints[0]), state)]
+        views = []
+        for place, own in enumerate(state.constraints):
+            ordered = (own, *state.constraints[:place], *state.constraints[place + 1 :])
+            share = state.probability if own.share is None else jnp.asarray(own.share)
+            views.append((self.critic_of(own), state._replace(constraints=ordered, probability=share)))
+        return views
+
+    def _steer(self, env: Described, state: State) -> tuple[Multiplier, ...]:
+        """One step of every multiplier, once an episode has finished."""
         iterations = self.steps_per_iteration / self.gain_steps if self.gain_steps else 1
         gains = Gains(
             proportional=self.proportional_gain,
@@ -163,9 +191,12 @@ class PPO(ActorCritic):
             relative=self.relative_gains,
             power=self.integral_power,
         )
-        before = state.learner.multiplier
-        moved = before.update(Steering(statistic, (1 - self.target_margin) * target), gains)
-        return choose(state.window.seen > 0, moved, before)
+        moved = []
+        for before, (critic, view) in zip(state.learner.multipliers, self._views(state)):
+            statistic, target = critic.steering(env, view)
+            after = before.update(Steering(statistic, (1 - self.target_margin) * target), gains)
+            moved.append(choose(state.window.seen > 0, after, before))
+        return tuple(moved)
 
     def _prepare(
         self, env: Described, state: State, trajectory: Trajectory, normaliser: Normaliser
@@ -177,7 +208,7 @@ class PPO(ActorCritic):
         params = state.learner.params
         memory = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), trajectory.memory)
         outputs, next_outputs = self._outputs(env, state, trajectory, memory)
-        now, later = self.read(outputs), self.read(next_outputs)
+        now, later = (self.read(each, state.constraints) for each in (outputs, next_outputs))
         links = self._links(trajectory)
         unit = state.learner.scales.reward.unit if self.reward_scale == "auto" else self.reward_scale
         reward_advantage, correction = (
@@ -186,19 +217,25 @@ class PPO(ActorCritic):
         )
         mask = mask_of(env, trajectory.inputs.obs)
         head = distributions.forbid(self.squash(params, now.head), mask)
-        signal = self.cost_signal(env, state, Sampled(trajectory, now.cost, later.cost, links))
+        signals = []
+        for (critic, view), before, after in zip(self._views(state), now.costs, later.costs):
+            own = links if critic is self else critic._links(trajectory)
+            signals.append(critic.cost_signal(env, view, Sampled(trajectory, before, after, own)))
+        for importance in (signal.importance for signal in signals if not isinstance(signal.importance, tuple)):
+            reward_advantage = reward_advantage * importance
         columns = (
             trajectory.action,
             distributions.log_prob(params, head, trajectory.action, choices_of(env)),
             reward_advantage,
-            signal.advantage,
+            tuple(signal.advantage for signal in signals),
             now.value + correction,
-            signal.targets,
+            tuple(signal.targets for signal in signals),
             mask,
         )
         inputs, first, *columns = self._to_chunks((trajectory.inputs, trajectory.first, *columns))
         seen = self.network(env).see(normaliser, inputs, first, memory)
-        return Batch(jax.tree.map(lambda x: x[None], memory), seen, first, *columns), signal.statistics
+        statistics = named(state.constraints, [signal.statistics for signal in signals])
+        return Batch(jax.tree.map(lambda x: x[None], memory), seen, first, *columns), statistics
 
     def _outputs(
         self, env: Described, state: State, trajectory: Trajectory, memory: Memory
@@ -226,7 +263,7 @@ class PPO(ActorCritic):
         return Links(terminal, continues)
 
     def _fit(
-        self, env: Described, state: State, multiplier: Array, batch: Batch, key: Array
+        self, env: Described, state: State, weights: Weights, batch: Batch, key: Array
     ) -> tuple[Params, Tree, Scalars]:
         """All gradient steps of an iteration, and the losses of the last one."""
         if not self.remembers:
@@ -243,8 +280,8 @@ class PPO(ActorCritic):
             params, optimiser = carry
             chosen = lambda x: x if chunks is None else x.at[:, chunks].get(mode="promise_in_bounds")
             memory, seen, rows = jax.tree.map(chosen, source)
-            part = Batch(memory, seen, *restore(rows))
-            gradient, scalars = jax.grad(self._loss, has_aux=True)(params, network, part, multiplier)
+            given = network, Batch(memory, seen, *restore(rows)), weights, state.constraints
+            gradient, scalars = jax.grad(self._loss, has_aux=True)(params, *given)
             update, optimiser = self.optimiser.update(gradient, optimiser)
             step = jnp.where(scalars["approx_kl"] <= self.target_kl, rate, 0.0)
             params = jax.tree.map(lambda p, u: p - step * u, params, update)
@@ -268,32 +305,33 @@ class PPO(ActorCritic):
         return optax.chain(optax.clip_by_global_norm(self.max_gradient_norm), optax.scale_by_adam())
 
     def _loss(
-        self, params: Params, network: Network, batch: Batch, multiplier: Array
+        self, params: Params, network: Network, batch: Batch, weights: Weights, constraints: tuple[Constraint, ...]
     ) -> tuple[Float[Array, ""], Scalars]:
         """The sum of all losses; each reaches the shared trunk."""
         memory = jax.tree.map(lambda x: x[0], batch.memory)
         outputs, _ = network.run(self.computing(params), batch.seen, batch.first, memory)
-        now = self.read(outputs)
+        now = self.read(outputs, constraints)
         head = distributions.forbid(self.squash(params, now.head), batch.mask)
         log_ratio = distributions.log_prob(params, head, batch.action, network.choices) - batch.log_prob
         ratio = jnp.exp(log_ratio)
-        advantages = batch.reward_advantage, batch.cost_advantage, multiplier
+        reward, costs, kept = batch.reward_advantage, batch.cost_advantages, weights
         if self.normalise_advantages:
-            advantages = normalised(*advantages), jnp.zeros(()), jnp.zeros(())
-        policy = policy_loss(ratio, *advantages, self.clip, self.clipping)
+            reward, costs, kept = normalised(reward, costs, weights), (), ()
+        policy = policy_loss(ratio, reward, costs, kept, self.clip, self.clipping)
         if self.divide_by_multiplier:
-            policy = policy / (1 + multiplier)
+            policy = policy / reduce(add, weights, 1)
         value = value_loss(now.value, batch.value_target)
-        cost, cost_losses = self.cost_loss(now.cost, batch.cost_targets)
+        critics = zip(map(self.critic_of, constraints), now.costs, batch.cost_targets)
+        losses, cost_losses = zip(*(critic.cost_loss(estimate, targets) for critic, estimate, targets in critics))
         scalars = {
             "policy_loss": policy,
             "value_loss": value,
-            **cost_losses,
+            **named(constraints, cost_losses),
             "approx_kl": jnp.mean(ratio - 1 - log_ratio),
             "clip_fraction": jnp.mean(jnp.abs(ratio - 1) > self.clip),
             **distributions.statistics(params, head, network.choices),
         }
-        return policy + self.value_loss_weight * value + cost, scalars
+        return reduce(add, losses, policy + self.value_loss_weight * value), scalars
 
     def _to_chunks(self, tree: Tree) -> Tree:
         """[time, env] -> [time in chunk, chunk], for every leaf."""

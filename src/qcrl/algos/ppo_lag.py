@@ -1,6 +1,7 @@
 """PPO_Lag: PPO whose cost head estimates the mean cost to go, constrained at its mean."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 from jaxtyping import Array, Float
 
@@ -8,6 +9,7 @@ from qcrl.algos.advantages import gae
 from qcrl.algos.losses import value_loss
 from qcrl.algos.ppo import PPO, CostSignal, Sampled
 from qcrl.algos.presets import AS_RELEASED, HOST, SMALL
+from qcrl.algos.settings import PPOSettings
 from qcrl.constraints import Mean
 from qcrl.envs.base import Described
 from qcrl.sampling.learner import Scalars
@@ -16,9 +18,9 @@ from qcrl.sampling.record import State
 
 @dataclass(frozen=True)
 class PPOLag(PPO):
-    """Maximise return subject to E[episode cost] <= limit; the probability is only reported."""
+    """Maximise return subject to E[episode cost] <= limit, for any number of costs; no probability is steered."""
 
-    name, label, trains_under = "ppo_lag", "PPO_Lag", Mean
+    name, label, trains_under, several = "ppo_lag", "PPO_Lag", Mean, True
 
     cost_mean_loss_weight: float = 1.0
     """Weight of the loss of the mean cost estimate."""
@@ -46,6 +48,11 @@ class PPOLag(PPO):
     ) -> tuple[Float[Array, ""], Scalars]:
         loss = value_loss(estimate, targets)
         return self.cost_mean_loss_weight * loss, {"cost_mean_loss": loss}
+
+    @classmethod
+    def like(cls, algorithm: PPOSettings) -> Self:
+        """With the settings of another algorithm on the PPO core: what serves its mean constraints."""
+        return cls(**{field.name: getattr(algorithm, field.name) for field in fields(PPOSettings)})
 
 
 paper = PPOLag()

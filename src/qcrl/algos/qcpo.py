@@ -10,9 +10,10 @@ from jaxtyping import Array, Float
 from qcrl.algos.advantages import gae
 from qcrl.algos.losses import value_loss
 from qcrl.algos.ppo import PPO, CostSignal, Sampled
+from qcrl.algos.ppo_lag import PPOLag
 from qcrl.algos.presets import AS_RELEASED, HOST, SMALL, TUNED
 from qcrl.algos.quantile_advantage import CostDistribution, quantile_advantage
-from qcrl.constraints import Outage
+from qcrl.constraints import Constraint, Mean, Outage, Unit
 from qcrl.envs.base import Described
 from qcrl.errors import UserError
 from qcrl.kinds import Settings
@@ -33,7 +34,7 @@ class Targets(NamedTuple):
 class QCPO(PPO):
     """Maximise return subject to Pr(episode cost > limit) <= probability, as a limit on the quantile."""
 
-    name, label, trains_under = "qcpo", "QCPO", Outage
+    name, label, trains_under, also_under, several = "qcpo", "QCPO", Outage, (Mean,), True
 
     driver: Literal["quantile", "outage"] = "quantile"
     """Statistic of the constraint that drives the multiplier: the cost's quantile or the counted outage."""
@@ -64,6 +65,10 @@ class QCPO(PPO):
                 f"({self.quantiles})"
             )
 
+    def critic_of(self, constraint: Constraint) -> PPO:
+        """A mean is served as by PPO_Lag."""
+        return PPOLag.like(self) if isinstance(constraint, Mean) else self
+
     @property
     def cost_outputs(self) -> int:
         return self.quantiles + 2
@@ -73,7 +78,7 @@ class QCPO(PPO):
         tail = Weibull(4 * jax.nn.sigmoid(shape[..., 0]), jnp.exp(scale[..., 0]))
         return CostDistribution(jnp.exp(quantiles), tail)
 
-    def unscale(self, estimate: CostDistribution, unit: Array | float) -> CostDistribution:
+    def unscale(self, estimate: CostDistribution, unit: Unit) -> CostDistribution:
         return estimate.times(unit)
 
     @property

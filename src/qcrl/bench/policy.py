@@ -45,7 +45,7 @@ def untrained(path: Path, sizes: tuple[int, ...], lstm_size: int = 0) -> Path:
     bounds = (-2.0, -2.0), (2.0, 2.0)
     env = Description("bench", 24, 2, 1000, False, actions=Actions(False, (2,), "float32", 0, *bounds))
     algorithm = replace(outage_ppo.fast, hidden_sizes=sizes, lstm_size=lstm_size, out_of_phase=False)
-    lane = make_lane(0, Outage(15.0, 0.1), Outage(15.0, 0.1))
+    lane = make_lane(0, (Outage(15.0, 0.1),), Outage(15.0, 0.1))
     state = algorithm.policy_state(env, algorithm.init(env, jax.random.key(0), lane.constraints))
     info = {
         **lane.as_dict(),

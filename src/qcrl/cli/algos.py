@@ -18,6 +18,7 @@ def run(_: argparse.Namespace) -> int:
     table = Table("id", "trains under", "presets", "description", box=None)
     for name, kind in algorithms().items():
         description = escape((kind.__doc__ or "").partition("\n")[0])
-        table.add_row(name, kind.trains_under.__name__, ", ".join(kind.presets), description)
+        under = " & ".join(each.__name__ for each in (kind.trains_under, *kind.also_under))
+        table.add_row(name, f"{under}{', several' if kind.several else ''}", ", ".join(kind.presets), description)
     print_table(table)
     return 0

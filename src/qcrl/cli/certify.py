@@ -30,6 +30,13 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
         "policies and mixtures (default: the one trained for)",
     )
     parser.add_argument(
+        "--promises",
+        type=float,
+        nargs="+",
+        metavar="P",
+        help="one for each outage constraint, where several hold together (default: what was trained for)",
+    )
+    parser.add_argument(
         "--expected", type=float, metavar="P", help="outage to plan the episodes for (default: half the promise)"
     )
     parser.add_argument("--power", type=float, metavar="C", help="chance to certify the expected outage (default: 0.8)")
@@ -71,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
     if args.promise == THE_RUN_S:
         options["promise"] = run.config.get("promise", {}).get("probability", run.lanes[0].probability)
     options = {name: value for name, value in options.items() if value is not None and value is not False}
-    if is_promise(options):
+    if "promises" in options:
+        options["promise"] = options.pop("promises")
+    if is_promise(options) and len(run.lanes[0].constraints) == 1 and not run.lanes[0].constraint.ranged:
         return keep_promise(run, options)
     for certificate in certify_all(run, **options):
         print(certificate)

@@ -2,6 +2,7 @@
 
 import argparse
 
+from qcrl.cli.asked import costs
 from qcrl.cli.main import Handler, Parser
 
 MARKS = {True: "ok", False: "NO", None: "?"}
@@ -10,7 +11,10 @@ MARKS = {True: "ok", False: "NO", None: "?"}
 def command(parser: Parser, arguments: list[str]) -> Handler:
     parser.add_argument("env", metavar="ENV", help="id of Gymnasium or of qcrl, or module:function that makes one")
     parser.add_argument(
-        "--cost", metavar="COST", help="a key of info, or module:function (default: found, as qcrl train finds it)"
+        "--cost",
+        action="append",
+        metavar="COST",
+        help="a key of info, or module:function; several as NAME=COST each (default: found, as qcrl train finds it)",
     )
     parser.add_argument("--episodes", type=int, default=20, metavar="N", help="with random actions (default: 20)")
     parser.add_argument(
@@ -23,13 +27,17 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
 def run(args: argparse.Namespace) -> int:
     from qcrl.envs.host.check import check_env, limits, suggestions  # not above: --help need not wait for Gymnasium
 
-    report = check_env(**vars(args))
+    report = check_env(**vars(args) | {"cost": costs(args.cost)})
     print(report.environment)
     for check in report.checks:
         print(f"  {MARKS[check.holds]:<3} {check.name}: {check.seen}")
     for line in suggestions(report):
         print(line)
     if report.passed and len(limits(report)):
-        cost = f" --cost {args.cost}" if args.cost else ""
-        print(f"To train: qcrl train {args.env}{cost} --limit {limits(report)[0]:.4g} --outage 0.1")
+        cost = "".join(f" --cost {each}" for each in args.cost or ())
+        first, limit = next(iter(report.every)), f"{limits(report)[0]:.4g}"
+        asked = f"--limit {limit} --outage 0.1"
+        if first != "cost":
+            asked = f"--constraint outage:cost={first},limit={limit},probability=0.1"
+        print(f"To train: qcrl train {args.env}{cost} {asked}")
     return 0 if report.passed else 1

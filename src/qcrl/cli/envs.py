@@ -14,10 +14,11 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
 
 
 def run(_: argparse.Namespace) -> int:
-    table = Table("id", "observation", "action", "objects", "description", box=None)
+    table = Table("id", "observation", "action", "objects", "costs", "description", box=None)
     for id in ENVIRONMENT_IDS:
         env = make(id)
-        table.add_row(id, str(env.observation_size), str(env.action_size), objects(id), env.description)
+        costs = ", ".join(TASKS[id].costs if id in TASKS else env.costs)
+        table.add_row(id, str(env.observation_size), str(env.action_size), objects(id), costs, env.description)
     print_table(table)
     return 0
 

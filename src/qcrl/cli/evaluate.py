@@ -18,14 +18,14 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
     parser.add_argument(
         "--promised", action="store_true", help="run the certified policies of promises instead (default: off)"
     )
-    add_options(parser)
+    add_options(parser, several="+")
     parser.add_argument(
         "--episode-seed", type=int, default=0, metavar="SEED", help="which episodes to run (default: 0)"
     )
     return run
 
 
-def add_options(parser: Parser) -> None:
+def add_options(parser: Parser, several: str | None = None) -> None:
     """What every command has that runs policies."""
     parser.add_argument("--engine", choices=("jax", "mujoco"), default="jax", help="simulator (default: jax)")
     parser.add_argument(
@@ -33,9 +33,19 @@ def add_options(parser: Parser) -> None:
     )
     parser.add_argument("--seed", type=int, metavar="SEED", help="only this training seed (default: all)")
     parser.add_argument(
-        "--probability", type=float, metavar="P", help="only policies trained for this outage (default: all)"
+        "--probability",
+        type=float,
+        nargs=several,
+        metavar="P",
+        help="only policies trained for this outage; of ranges, what to ask for (default: all)",
     )
-    parser.add_argument("--limit", type=float, metavar="D", help="only policies trained for this limit (default: all)")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        nargs=several,
+        metavar="D",
+        help="only policies trained for this limit; of ranges, what to ask for (default: all)",
+    )
     parser.add_argument(
         "--processes",
         "--workers",
@@ -57,6 +67,9 @@ def run(args: argparse.Namespace) -> int:
     for row in result.pooled if len(result.per_lane) > len(result.pooled) else ():
         table.add_row(*_cells(row, f"all {row.seeds}"))
     print_table(table)
+    for row in [*result.per_lane, *(result.pooled if len(result.per_lane) > len(result.pooled) else [])]:
+        for line in together(row):
+            print(line)
     actions = "the mean action" if result.deterministic else "drawn actions"
     print(
         f"{result.episodes:,} episodes each of {result.environment['id']} on {result.engine}, {actions}. "
@@ -66,6 +79,21 @@ def run(args: argparse.Namespace) -> int:
     name = f"evaluation-{result.engine}{kind}"
     print(f"Written: {args.run}/{name}.json and .csv")
     return 0
+
+
+def together(row: "Summary") -> list[str]:
+    """What there is to say of constraints that hold together, and of further costs."""
+    whose = f"Seed {row.seed}" if row.seed is not None else f"All {row.seeds} seeds"
+    lines = [
+        f"{whose}, {each['name']}: {each['measured']:.4g} ({each['low']:.4g} to {each['high']:.4g}), asked for at most "
+        f"{each['bound']:g}: {each['judged']}."
+        for each in row.constraints or ()
+    ]
+    if row.outage_any is not None:
+        lines.append(f"{whose}: {row.outage_any:.4f} of episodes are over one of the limits.")
+    if row.mean_costs is not None:
+        lines.append(f"{whose}, mean costs: " + ", ".join(f"{k} {v:.4g}" for k, v in row.mean_costs.items()) + ".")
+    return lines
 
 
 def _cells(row: "Summary", seeds: str) -> list[str]:

@@ -14,8 +14,8 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
         "--kind",
         default="curves",
         metavar="KIND",
-        help="curves: return, outage and cost while training; costs: distribution of episode costs with fitted tails; "
-        "multiplier (default: curves)",
+        help="curves: return, outage and cost, or each of several constraints, while training; costs: distribution of "
+        "episode costs with fitted tails; multiplier; limits: return and outage over the limit (default: curves)",
     )
     return run
 

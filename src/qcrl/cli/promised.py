@@ -34,7 +34,7 @@ def promise_of(args: argparse.Namespace, stored: Settings) -> float | None:
     """What is promised: as asked, as in the run that is resumed, or by `qcrl train` alone."""
     if args.promise is not None or args.resume:
         return stored.get("probability") if args.promise is None else args.promise
-    named = (args.algo, args.env, args.outage, args.limit)
+    named = (args.algo, args.env, args.outage, args.limit, args.constraint)
     return NEWCOMER_S if all(each is None for each in named) else None
 
 

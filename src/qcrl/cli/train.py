@@ -7,9 +7,10 @@ from typing import Any, get_type_hints
 
 from qcrl.algos import hyperparameters
 from qcrl.algos.find import DEFAULT_PRESET, HOST_PRESET, algorithms, default_preset, find
-from qcrl.cli import promised
+from qcrl.cli import asked, promised
+from qcrl.cli.asked import EXAMPLE
 from qcrl.cli.main import COMMANDS, Handler, Parser
-from qcrl.constraints import Outage
+from qcrl.constraints import Constraint, Outage, Together, from_dict
 from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.find import find as find_environment
 from qcrl.envs.host import costs
@@ -25,6 +26,7 @@ DEFAULTS: Settings = {
     "env": "DynamicEnv-v0",
     "limit": [15.0],
     "outage": [0.1],
+    "constraint": "what --limit and --outage say",
     "steps": "the length of the preset",
     "seeds": 1,
     "first_seed": 0,
@@ -60,13 +62,25 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
     several = {"nargs": "+", "type": float}
     option("--limit", "allowed episode cost; several are trained side by side", metavar="D", **several)
     option("--outage", "share of episodes that may cost more; several are trained side by side", metavar="P", **several)
+    option(
+        "--constraint",
+        f"instead of --limit and --outage: a constraint such as {EXAMPLE}; those given together hold together; "
+        "limit=5..30 is a range, of which every episode draws its own",
+        action="append",
+        metavar="KIND:FIELD=VALUE,...",
+    )
     option("--steps", "environment steps per seed and setting", type=float, metavar="N")
     option("--seeds", "number of seeds, trained side by side", type=int, metavar="N")
     option("--first-seed", "the first of them", type=int, metavar="SEED")
     option("--preset", f"values of the hyper-parameters: {', '.join(find(algo).presets)}", metavar="NAME")
     option("--out", "run folder", metavar="DIR")
     option("--resume", "continue the run in --out; options left out are those of the run", action="store_true")
-    option("--cost", "where the cost of an environment in Python is: a key of info, or module:function", metavar="COST")
+    option(
+        "--cost",
+        "where the cost of an environment in Python is: a key of info, or module:function; several as NAME=COST each",
+        action="append",
+        metavar="COST",
+    )
     option("--workers", "processes that step environments in Python; 0 is this one", type=int, metavar="N")
     option("--step-timeout", "seconds to wait for a worker before giving up", type=float, metavar="S")
     option("--checkpoint-interval", "seconds between checkpoints", type=float, metavar="S")
@@ -137,10 +151,9 @@ def run(args: argparse.Namespace) -> int:
         args.algo, args.env = None, args.algo
     given = _with_defaults(args)
     find(given["algo"])
-    env = find_environment(given["env"], given["cost"])
+    env = find_environment(given["env"], asked.costs(given["cost"]))
     algo = given["algorithm"] or given["algo"]
-    constraints = [Outage(limit, probability) for probability in given["outage"] for limit in given["limit"]]
-    trained = algo, env, constraints, given["steps"], given["seeds"], given["preset"], args.out
+    trained = algo, env, _constraints(args, given), given["steps"], given["seeds"], given["preset"], args.out
     options: Settings = dict(
         first_seed=given["first_seed"],
         resume=args.resume,
@@ -174,10 +187,23 @@ def run(args: argparse.Namespace) -> int:
     return 1 if run.frozen else 0
 
 
+def _constraints(args: argparse.Namespace, given: Settings) -> list[Constraint | Together]:
+    """Those that are trained side by side."""
+    if args.constraint is not None:
+        if args.limit is not None or args.outage is not None:
+            raise UserError("--constraint says all that --limit and --outage would; give it, or these")
+        return [asked.together(args.constraint)]
+    if given["lanes"] and args.limit is None and args.outage is None:
+        joined = [Together(tuple(map(from_dict, lane["constraints"]))) for lane in given["lanes"]]
+        if any(len(each.constraints) > 1 or each.constraints[0].ranged for each in joined):
+            return list(dict.fromkeys(joined))
+    return [Outage(limit, probability) for probability in given["outage"] for limit in given["limit"]]
+
+
 def _with_defaults(args: argparse.Namespace) -> Settings:
     """What was not given is as in the run that is resumed, or the default."""
     unset = ("algorithm", "cost", "steps", "preset", "episodes", "key")
-    defaults: Settings = {**DEFAULTS, **dict.fromkeys(unset)}
+    defaults: Settings = {**DEFAULTS, **dict.fromkeys(unset), "lanes": []}
     kept: Settings = {}
     if args.resume and (Path(args.out) / "config.json").exists():
         stored = read_config(Path(args.out), shapes.RESUMED)
@@ -196,8 +222,11 @@ def _with_defaults(args: argparse.Namespace) -> Settings:
             "first_seed": stored["seeds"][0],
             "preset": stored["preset"],
             "cost": stored["environment"].get("cost"),
+            "lanes": stored["lanes"],
         }
         kept = stored.get("promise", {})
+        if defaults["env"] in ENVIRONMENT_IDS and stored["environment"]["costs"] != ["cost"]:
+            defaults["cost"] = stored["environment"]["costs"]
         if args.algo in (None, defaults["algo"]) and args.preset in (None, defaults["preset"]):
             defaults["algorithm"] = hyperparameters.from_json(stored["algorithm"])
     defaults |= {name: kept[name] for name in ("confidence", "episodes") if name in kept}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from qcrl.envs.host.products import Product
@@ -114,8 +114,8 @@ class Description:
     """How actions become the environment's; None where it takes those of the policy."""
     masks: int = 0
     """How many options may be masked; that many observed numbers, the last ones, say which."""
-    cost: str | None = None
-    """Where the cost of an environment that runs in Python comes from."""
+    cost: str | dict[str, str] | None = field(default=None, hash=False)
+    """Where the cost of an environment that runs in Python comes from; by name where there are several."""
 
     @classmethod
     def of(cls, env: Described) -> Description:

@@ -1,13 +1,15 @@
 """The environment that a user may name or pass: qcrl's own, a functional one, or one that runs in Python."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qcrl.envs import ENVIRONMENT_IDS, make
 from qcrl.envs.base import ONE_COST, Described, Environment
-from qcrl.envs.host.costs import CostFunction
+from qcrl.envs.host.costs import Costs
 from qcrl.envs.host.environment import HostEnv, open_host
 from qcrl.errors import UserError
+from qcrl.kinds import Tree
 
 
 @dataclass(frozen=True)
@@ -25,17 +27,17 @@ class Completed:
         return getattr(self.env, name)
 
 
-def find(env: Any, cost: str | CostFunction | None = None) -> Described:
-    """The environment that `env` means, with its cost from where `cost` says, or found."""
+def find(env: Any, cost: Costs = None) -> Described:
+    """The environment that `env` means, with its costs from where `cost` says, or found."""
     if isinstance(env, HostEnv | Completed):
         return env
     own = isinstance(env, str) and env in ENVIRONMENT_IDS
     if own or (hasattr(env, "observation_size") and hasattr(env, "horizon")):
+        found = make(env) if own else env
         if cost is not None:
-            name = env if own else env.id
-            raise UserError(f"cost is {cost!r}, but {name} has its own; leave cost out")
+            return _reporting(found, cost)
         if own:
-            return make(env)
+            return found
         if all(hasattr(env, name) for name in ("discrete", "timed", "costs")):
             return env
         costs = tuple(getattr(env, "costs", ONE_COST))
@@ -49,3 +51,12 @@ def find(env: Any, cost: str | CostFunction | None = None) -> Described:
 
         return GymnaxEnv(env, cost=cost)
     return open_host(env, cost)
+
+
+def _reporting(env: Tree, cost: Costs) -> Described:
+    """One of qcrl's tasks that reports the costs of these names; other functional environments have their own."""
+    names = [cost] if isinstance(cost, str) else list(cost) if isinstance(cost, Sequence) else []
+    if not hasattr(env, "with_costs") or not names or not all(isinstance(name, str) for name in names):
+        known = f"name some of {', '.join(env.task.costs)}" if hasattr(env, "with_costs") else "leave cost out"
+        raise UserError(f"cost is {cost!r}, but {env.id} has its own; {known}")
+    return env.with_costs(list(dict.fromkeys(names)))

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
+from qcrl.evaluation import together
 from qcrl.evaluation.certificate import file_hash
 from qcrl.evaluation.evaluate import Player, results_of
 from qcrl.evaluation.plan import Plan
@@ -97,7 +98,7 @@ def measure(play: Player, candidate: Candidate, episodes: int, first: int = 0) -
     policy = play.run.policy_in(candidate.policy, candidate.lane)
     totals = play.play_one(policy, episodes, seed, "calibrate", first)
     results = results_of(candidate.lane, play.env, totals)
-    outages = int(np.sum(results.costs > candidate.lane.limit))
+    outages = together.counted(candidate.lane, results)
     return Measured(episodes, outages, float(np.mean(results.returns)))
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
-from qcrl.constraints import Outage
+from qcrl.constraints import Constraint, Outage, from_dict
 from qcrl.errors import UserError
 from qcrl.evaluation.evaluate import write_json
 from qcrl.evaluation.plan import Plan
@@ -15,6 +15,8 @@ from qcrl.kinds import Json
 from qcrl.runs.folder import Run
 from qcrl.runs.lane import Lane
 
+OPTIONAL = ("at_run_time", "constraints")
+"""What applies to some certificates only."""
 SEALS = ("sha256", "signature")
 """What the hash does not cover."""
 NUMBERS: dict[Any, Any] = {float: (float, int), float | None: (float, int, type(None)), Json | None: (dict, type(None))}
@@ -82,6 +84,10 @@ class Certificate:
     """Training seed of the policy."""
     learning_rate: float | None = None
     """Only where lanes of the run differ in it."""
+    at_run_time: bool = False
+    """Limit and probability were chosen as the policy was run, within the ranges that it was trained for."""
+    constraints: list[Json] = field(default_factory=list)
+    """Where several hold together: what each is, what is promised of it, what was found, its bounds and verdict."""
     sha256: str = field(default="", compare=False)
     """Of everything above, as JSON with sorted keys and without spaces."""
     signature: Json | None = field(default=None, compare=False)
@@ -89,8 +95,10 @@ class Certificate:
 
     @property
     def lane(self) -> Lane:
-        constraint = Outage(self.limit, self.trained_probability, self.cost)
-        return Lane(self.seed, (constraint,), self.trained_probability, self.learning_rate)
+        trained: tuple[Constraint, ...] = (Outage(self.limit, self.trained_probability, self.cost),)
+        if self.constraints:
+            trained = tuple(from_dict(row["trained"]) for row in self.constraints)
+        return Lane(self.seed, trained, self.trained_probability, self.learning_rate)
 
     @property
     def plan(self) -> Plan:
@@ -101,11 +109,13 @@ class Certificate:
     def file(self) -> str:
         """Its name in the run folder."""
         again = f"-attempt{self.attempt}" if self.attempt > 1 else ""
-        return f"certificate-{Path(self.policy).stem}{again}.json"
+        asked = f"-at-p{self.probability:g}-d{self.limit:g}" if self.at_run_time else ""
+        return f"certificate-{Path(self.policy).stem}{asked}{again}.json"
 
     def digest(self) -> str:
         """The hash of everything that is asserted."""
-        return canonical_hash({name: value for name, value in asdict(self).items() if name not in SEALS})
+        content = {name: value for name, value in asdict(self).items() if name not in SEALS}
+        return canonical_hash({name: value for name, value in content.items() if value or name not in OPTIONAL})
 
     @property
     def whole(self) -> bool:
@@ -133,6 +143,9 @@ class Certificate:
         mixed = f", a mixture of {len(self.parts)} policies" if self.parts else ""
         bounds = f"upper bound {self.upper_bound:.4f}, lower bound {self.lower_bound:.4f}, each one-sided"
         name = Path(self.policy).stem
+        if self.constraints:
+            shown = " ".join(row["words"] for row in self.constraints)
+            return f"{name}{mixed}: {self.verdict}, all together. {shown} {self.episodes:,} episodes, {level} for each."
         return f"{name}{mixed}: {self.verdict}. Promise: {promise}. Found: {share}; {bounds}, {level}."
 
 
@@ -188,6 +201,8 @@ def read_certificate(file: str | Path) -> Certificate:
     names = [each.name for each in fields(Certificate)]
     for name in names:
         value = content.get(name) if isinstance(content, dict) else None
+        if name in OPTIONAL and value is None:
+            continue
         kind = NUMBERS.get(hints[name]) or get_origin(hints[name]) or hints[name]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise UserError(f"{file} is no whole certificate: its {name} is {value!r}; certify the policy again")

@@ -8,10 +8,11 @@ import numpy as np
 from rich.console import Console
 
 from qcrl import stats
-from qcrl.constraints import Outage
+from qcrl.constraints import Constraint, Outage
 from qcrl.envs.base import Description
 from qcrl.errors import UserError
 from qcrl.evaluation import plan as plans
+from qcrl.evaluation import together
 from qcrl.evaluation.calibrate import Candidate, Measured, calibration_rows, measure
 from qcrl.evaluation.certificate import (
     Certificate,
@@ -24,7 +25,7 @@ from qcrl.evaluation.evaluate import Player, choose_lanes, results_of, trained_e
 from qcrl.evaluation.plan import Plan
 from qcrl.kinds import Json
 from qcrl.runs.folder import Run, load
-from qcrl.runs.lane import Lane, by_setting
+from qcrl.runs.lane import Lane, Numbers, by_setting
 
 SELECTION_EPISODES = 200
 """Per candidate, where one of several seeds is chosen."""
@@ -50,6 +51,8 @@ class Asked(NamedTuple):
     episodes: int | None = None
     """As many as `expected` and `power` ask for unless given."""
     sequential: bool = False
+    promises: tuple[float, ...] = ()
+    """Where several constraints hold together: what is promised of each outage constraint."""
 
     def plan(self, error: float) -> Plan:
         """With so much error."""
@@ -104,7 +107,7 @@ def certify_all(
     run: str | Path | Run,
     confidence: float = 0.95,
     *,
-    promise: float | None = None,
+    promise: float | Sequence[float] | None = None,
     expected: float | None = None,
     power: float = POWER,
     episodes: int | None = None,
@@ -112,8 +115,8 @@ def certify_all(
     engine: str = "jax",
     deterministic: bool = False,
     seed: int | None = None,
-    probability: float | None = None,
-    limit: float | None = None,
+    probability: Numbers = None,
+    limit: Numbers = None,
     every_seed: bool = False,
     selection_episodes: int = SELECTION_EPISODES,
     key: str | Path | None = None,
@@ -127,13 +130,14 @@ def certify_all(
 
     confidence: of all certificates of this call, and of all attempts at these policies so far. The episodes follow from
         the policy and from the number of the attempt. The same call again is the same attempt.
-    promise: outage to certify; the one that was trained for unless given.
+    promise: outage to certify; the one that was trained for unless given. Where several constraints hold together, one
+        for each outage constraint.
     expected: outage that the policy is thought to have, for the number of episodes; half the promise unless given.
     power: chance of the verdict "certified" if the policy has the expected outage.
     episodes: how many; those that `expected` and `power` ask for unless given.
     sequential: look several times, and stop as soon as the verdict is clear; `episodes` are then the most.
     engine, deterministic, env, processes: as for `evaluate`.
-    seed, probability, limit: only the lanes trained with these.
+    seed, probability, limit: only the lanes trained with these; of a policy that serves many, what it is asked for.
     every_seed: certify every seed instead of choosing one.
     key: file of an Ed25519 key that signs the certificates.
     """
@@ -149,6 +153,11 @@ def certify_all(
     console = Console(stderr=True, quiet=not progress)
     asked = {}
     for group in groups:
+        if len(group[0].constraints) > 1:
+            asked[group] = _asked_together(group[0], promise, confidence, len(groups), power, episodes, sequential)
+            continue
+        if isinstance(promise, Sequence):
+            raise UserError(f"{len(promise)} promises are given, but {group[0]} has one constraint; give one promise")
         target = Outage(group[0].limit, group[0].probability if promise is None else promise).probability
         outage = EXPECTED_SHARE * target if expected is None else expected
         wanted = Asked(target, confidence, len(groups), outage, power, episodes, sequential)
@@ -189,7 +198,13 @@ def certify_policy(
         most = "at most " if len(plan.looks) > 1 else ""
         takes = f"outage <= {asked.promise:g} takes {most}{plan.episodes:,} fresh episodes{planned}"
         console.print(f"Certifying {chosen.policy.stem}: {takes}", highlight=False, soft_wrap=True)
-    verdict, counts = count_outages(play, chosen.lane, chosen.policy, plan, attempt.seed)
+    rows: list[Json] = []
+    constraint: Constraint = chosen.lane.constraint
+    if asked.promises:
+        constraint = together.first_outage(chosen.lane)
+        verdict, counts, rows = together.count(play, chosen.lane, chosen.policy, plan, attempt.seed, asked.promises)
+    else:
+        verdict, counts = count_outages(play, chosen.lane, chosen.policy, plan, attempt.seed)
     lower, upper = plan.bounds(len(counts) - 1, counts[-1])
     certificate = Certificate(
         verdict=verdict,
@@ -198,8 +213,8 @@ def certify_policy(
         environment=environment,
         engine=play.engine,
         deterministic=play.deterministic,
-        limit=chosen.lane.limit,
-        cost=chosen.lane.constraint.cost,
+        limit=float(constraint.limit),
+        cost=constraint.cost,
         probability=asked.promise,
         trained_probability=chosen.lane.probability,
         confidence=asked.confidence,
@@ -226,6 +241,8 @@ def certify_policy(
         versions=versions(play.engine),
         seed=chosen.lane.seed,
         learning_rate=chosen.lane.learning_rate,
+        at_run_time=chosen.lane.trained is not None,
+        constraints=rows,
     ).sealed(key)
     write_certificate(run, certificate)
     return certificate
@@ -246,6 +263,25 @@ def choose(measured: Mapping[Candidate, Measured], outage: float) -> Candidate:
     """The best mean return among those with at most this outage; the lowest outage where there is none."""
     rank = lambda each: (min(outage - measured[each].outage, 0.0), measured[each].mean_return)
     return max(measured, key=rank)
+
+
+def _asked_together(
+    lane: Lane,
+    promise: float | Sequence[float] | None,
+    confidence: float,
+    certificates: int,
+    power: float,
+    episodes: int | None,
+    sequential: bool,
+) -> tuple[Asked, float]:
+    """Constraints that hold together: one plan for all, for the one that needs most; and the outage expected of it."""
+    if sequential:
+        raise UserError(f"{lane} has several constraints, which are certified in one look; leave sequential out")
+    promises, error = together.promised(lane, promise), (1 - confidence) / certificates
+    count = episodes or together.episodes_for(promises, error, power, EXPECTED_SHARE)
+    asked = Asked(promises[0], confidence, certificates, None, None, count, promises=tuple(promises))
+    asked.plan(error)  # what cannot work is said before anything is run
+    return asked, EXPECTED_SHARE * promises[0]
 
 
 def require_confidence(confidence: float) -> None:

@@ -21,7 +21,7 @@ from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.base import Described, Description
 from qcrl.envs.find import find
 from qcrl.envs.host import costs
-from qcrl.envs.host.costs import CostFunction
+from qcrl.envs.host.costs import Costs
 from qcrl.errors import UserError, require_trust
 from qcrl.evaluation.summary import Results, Summary, summarise
 from qcrl.kinds import Json
@@ -29,7 +29,7 @@ from qcrl.output import console
 from qcrl.runs.checkpoints import write_file
 from qcrl.runs.folder import Run, load
 from qcrl.runs.jax_policy import JaxPolicy
-from qcrl.runs.lane import Lane, by_setting, from_dict
+from qcrl.runs.lane import Lane, Numbers, by_setting, from_dict
 from qcrl.sampling import compilation_cache
 from qcrl.sampling.play import Totals, engine_of, play
 from qcrl.sampling.play.seeds import Played, Seed
@@ -62,12 +62,12 @@ def evaluate(
     engine: str = "jax",
     deterministic: bool = False,
     seed: int | None = None,
-    probability: float | None = None,
-    limit: float | None = None,
+    probability: Numbers = None,
+    limit: Numbers = None,
     *,
     promised: bool = False,
     env: Any = None,
-    cost: str | CostFunction | None = None,
+    cost: Costs = None,
     episode_seed: int = 0,
     processes: int | None = None,
     progress: bool = True,
@@ -77,7 +77,8 @@ def evaluate(
     episodes: how many per lane.
     engine: jax or mujoco; an environment that runs in Python is its own engine, "host".
     deterministic: act by the mean of the policy's distribution instead of drawing from it.
-    seed, probability, limit: only the lanes trained with these.
+    seed, probability, limit: only the lanes trained with these, one or several. A policy that was trained for ranges is
+        judged at these, or at the ends and the middle of the ranges.
     promised: the policies that promises were certified of, judged at these, instead of those of the lanes.
     env, cost: the environment and where its cost is, as for `train`, where the run was trained on one of your own that
         has no id.
@@ -154,14 +155,13 @@ class Player:
         ]
         return Totals(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("returns", "costs")))
 
-    def promised(
-        self, episodes: int, episode_seed: int, probability: float | None, limit: float | None
-    ) -> dict[Lane, Results]:
+    def promised(self, episodes: int, episode_seed: int, probability: Numbers, limit: Numbers) -> dict[Lane, Results]:
         """Episodes of the certified policies, each judged at its promise."""
-        wanted = {"probability": probability, "limit": limit}
+        given = {"probability": probability, "limit": limit}
+        wanted = {name: _numbers(value) for name, value in given.items() if value is not None}
         found = {}
         for row in self.run.certificates:
-            if row["verdict"] == "certified" and all(value in (None, row[name]) for name, value in wanted.items()):
+            if row["verdict"] == "certified" and all(row[name] in wanted[name] for name in wanted):
                 policy = self.run.promised(row["probability"], row["limit"])
                 lane = dataclasses.replace(from_dict(policy.info), probability=row["probability"])
                 seed = [episode_seed, *f"evaluate {policy.info['name']}".encode()]
@@ -188,34 +188,41 @@ class Player:
 
 
 def results_of(lane: Lane, env: Described, totals: Totals) -> Results:
-    """With the cost that the lane's constraint is about."""
-    results = Results(totals.returns, totals.costs[:, env.costs.index(lane.constraint.cost)])
-    if not np.isfinite(results).all():
+    """With the cost that the lane's constraint is about, and all costs by name."""
+    every = dict(zip(env.costs, totals.costs.T))
+    results = Results(totals.returns, every[lane.constraint.cost], every)
+    if not (np.isfinite(totals.returns).all() and np.isfinite(totals.costs).all()):
         raise UserError(f"{lane} has episodes whose return or cost is not a finite number; train it again")
     return results
 
 
-def choose_lanes(
-    run: Run, seed: int | None = None, probability: float | None = None, limit: float | None = None
-) -> list[Lane]:
-    """All lanes with these values; a value left out leaves all."""
-    wanted = {"seed": seed, "probability": probability, "limit": limit}
-    for name, value in wanted.items():
+def choose_lanes(run: Run, seed: int | None = None, probability: Numbers = None, limit: Numbers = None) -> list[Lane]:
+    """All lanes with these values; a value left out leaves all. Lanes trained for ranges become those asked for."""
+    ranged = run.lanes[0].constraint.ranged
+    wanted: dict[str, Numbers] = (
+        {"seed": seed} if ranged else {"seed": seed, "probability": probability, "limit": limit}
+    )
+    given = {name: _numbers(value) for name, value in wanted.items() if value is not None}
+    for name, values in given.items():
         known = sorted({getattr(lane, name) for lane in run.lanes})
-        if value is not None and value not in known:
+        missing = [value for value in values if value not in known]
+        if missing:
             listed = ", ".join(f"{each:g}" for each in known)
-            raise UserError(f"{run.path} has no {name} {value:g}; it was trained with {listed}")
-    given = {name: value for name, value in wanted.items() if value is not None}
-    lanes = [lane for lane in run.lanes if given.items() <= lane.columns.items()]
+            raise UserError(f"{run.path} has no {name} {missing[0]:g}; it was trained with {listed}")
+    lanes = [lane for lane in run.lanes if all(getattr(lane, name) in values for name, values in given.items())]
     if not lanes:
-        asked = ", ".join(f"{name} {value:g}" for name, value in given.items())
+        asked = ", ".join(f"{name} {value:g}" for name, values in given.items() for value in values)
         raise UserError(f"{run.path} was not trained with {asked} together; see the lanes in its config.json")
     for lane in lanes:
         run.policy_file(lane)
-    return lanes
+    return [judged for lane in lanes for judged in lane.judged(limit, probability)] if ranged else lanes
 
 
-def trained_environment(run: Run, env: Any = None, cost: str | CostFunction | None = None) -> Described:
+def _numbers(given: Numbers) -> list[float]:
+    return list(given) if isinstance(given, Sequence) else [given]  # type: ignore[list-item]
+
+
+def trained_environment(run: Run, env: Any = None, cost: Costs = None) -> Described:
     """The environment that the run was trained on: the one given, or the one of that id."""
     trained = run.config["environment"]
     given = env is not None
@@ -233,6 +240,8 @@ def trained_environment(run: Run, env: Any = None, cost: str | CostFunction | No
         if env is None:
             raise UserError(f"{run.path} was trained on {trained['id']}, which {reason}; pass it as env= from Python")
     found = find(trained["id"] if env is None else env, cost)
+    if hasattr(found, "with_costs"):
+        found = found.with_costs(trained["costs"])
     description = Description.of(found).as_dict()
     # Another object of the same kind may well be called something else.
     renamed = ("id", "horizon", "cost") if given and "cost" in description else ()
@@ -263,10 +272,13 @@ def _write(run: Run, result: Evaluation, totals: dict[Lane, Results], suffix: st
     write_json(run.path / f"{name}.json", dataclasses.asdict(result))
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow([*next(iter(totals)).columns, "episode", "return", "cost"])
+    names = result.environment["costs"]
+    further = names if len(names) > 1 else []
+    rows.writerow([*next(iter(totals)).columns, "episode", "return", "cost", *(f"cost_{name}" for name in further)])
     for lane, total in totals.items():
-        for number, (episode_return, cost) in enumerate(zip(total.returns.tolist(), total.costs.tolist())):
-            rows.writerow([*lane.columns.values(), number, f"{episode_return:.8g}", f"{cost:.8g}"])
+        columns = [total.returns, total.costs, *(total.every[name] for name in further)]
+        for number, sums in enumerate(zip(*(column.tolist() for column in columns))):
+            rows.writerow([*lane.columns.values(), number, *(f"{each:.8g}" for each in sums)])
     _write_file(run.path / f"{name}.csv", text.getvalue())
 
 

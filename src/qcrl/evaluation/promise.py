@@ -10,7 +10,7 @@ from scipy import stats as scipy_stats
 
 from qcrl import stats
 from qcrl.algos.algorithm import Algorithm
-from qcrl.constraints import Constraint, Outage
+from qcrl.constraints import Constraint, Outage, Together
 from qcrl.envs.base import Described
 from qcrl.envs.find import find as find_environment
 from qcrl.envs.host.environment import HostEnv
@@ -113,7 +113,7 @@ def train(
 def train_to_certify(
     algo: str | Algorithm,
     env: object,
-    constraint: Constraint | Sequence[Constraint],
+    constraint: Constraint | Together | Sequence[Constraint | Together],
     steps: float | None,
     seeds: int | Sequence[int],
     preset: str | None,
@@ -129,7 +129,7 @@ def train_to_certify(
 ) -> tuple[Run, Outcome]:
     """Train below a promise, then choose and certify a policy."""
     require_confidence(confidence)
-    asked = [constraint] if isinstance(constraint, Constraint) else list(constraint)
+    asked = [constraint] if isinstance(constraint, Constraint | Together) else list(constraint)
     environment = find_environment(env, options.pop("cost", None))
     count = afforded(length(algo, preset, steps, environment), environment, episodes)
     aim = target(Outage(0.0, promise).probability, 1 - confidence, count)
@@ -162,7 +162,8 @@ def certify(run: str | Path | Run, confidence: float = 0.95, **options: Any) -> 
     policy is chosen: among the seeds and recent policies of the run, and mixtures of two. Where none can keep the
     promise, the error says what to do.
     """
-    if not is_promise(options):
+    run = run if isinstance(run, Run) else load(run)
+    if not is_promise(options) or len(run.lanes[0].constraints) > 1 or run.lanes[0].constraint.ranged:
         return plain.certify(run, confidence, **options)
     outcome = keep(run, options.pop("promise"), confidence, **options)
     if outcome.certificate is None:
@@ -295,10 +296,10 @@ def advice(
     return f"{why}; {again}"
 
 
-def _aimed(asked: Constraint, promise: float, aim: float) -> Outage:
+def _aimed(asked: Constraint | Together, promise: float, aim: float) -> Outage:
     """What is trained for: the aim, unless less was asked for."""
-    if not isinstance(asked, Outage):
-        raise UserError(f"a promise is about an outage, not about {type(asked).__name__}; give qcrl.Outage")
+    if not isinstance(asked, Outage) or asked.ranged:
+        raise UserError("a promise is about one outage constraint with one limit; train without it, then certify")
     if asked.probability > promise:
         raise UserError(
             f"the promise is {promise:g}, but {asked.probability:g} is to be trained for, which cannot keep it; "

@@ -1,7 +1,7 @@
 """What episodes tell about a policy: outage, quantile and CVaR of their costs, and the tails fitted to them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +10,8 @@ from jaxtyping import Float
 from scipy.stats import norm, weibull_min
 
 from qcrl import stats, tails
+from qcrl.constraints import Constraint, Outage, keys
+from qcrl.kinds import Json, Settings
 from qcrl.quantiles import grid
 from qcrl.runs.lane import Lane
 
@@ -22,6 +24,8 @@ class Results(NamedTuple):
 
     returns: Float[np.ndarray, " episodes"]
     costs: Float[np.ndarray, " episodes"]
+    every: Mapping[str, Float[np.ndarray, " episodes"]] = {}
+    """All costs of the environment by name."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,12 @@ class Summary:
     """Only where lanes of a run differ in it."""
     over_seeds: dict[str, float] | None = None
     """Spread over seeds: interquartile mean of the return with its bootstrap interval, and the range of the outage."""
+    mean_costs: dict[str, float] | None = None
+    """Of each cost, where the environment has several."""
+    constraints: list[Json] | None = None
+    """What the episodes tell about each constraint, where several hold together."""
+    outage_any: float | None = None
+    """Share of episodes over the limit of any outage constraint, where there are several."""
 
 
 def summarise(lanes: Sequence[Lane], totals: Sequence[Results]) -> Summary:
@@ -90,7 +100,46 @@ def summarise(lanes: Sequence[Lane], totals: Sequence[Results]) -> Summary:
         gaussian=_gaussian(costs, limit),
         learning_rate=lanes[0].learning_rate,
         over_seeds=_over_seeds(totals, limit) if len(lanes) > 1 else None,
+        **_together(lanes[0].constraints, totals),
     )
+
+
+def _together(constraints: Sequence[Constraint], totals: Sequence[Results]) -> Settings:
+    """What there is to say where there are several costs or constraints."""
+    every = {name: np.concatenate([each.every[name] for each in totals]).astype(float) for name in totals[0].every}
+    found: Settings = {}
+    if len(every) > 1:
+        found["mean_costs"] = {name: float(costs.mean()) for name, costs in every.items()}
+    if len(constraints) > 1 and every:
+        found["constraints"] = [
+            _judged(key, each, every[each.cost]) for key, each in zip(keys(constraints), constraints)
+        ]
+        over = [every[each.cost] > each.limit for each in constraints if isinstance(each, Outage)]
+        found["outage_any"] = float(np.any(over, axis=0).mean()) if len(over) > 1 else None
+    return found
+
+
+def _judged(key: str, constraint: Constraint, costs: Float[np.ndarray, " n"]) -> Json:
+    """One constraint: what it bounds, what was measured with its 95% interval, and what that means."""
+    measured = constraint.measure(costs)
+    over = costs > constraint.limit
+    if isinstance(constraint, Outage):
+        low, high = stats.outage_interval(int(over.sum()), len(costs))
+    else:
+        reach = 1.96 * float(costs.std()) / len(costs) ** 0.5
+        low, high = measured - reach, measured + reach
+    return {
+        "name": key,
+        **constraint.as_dict(),
+        "words": constraint.words,
+        "measured": measured,
+        "low": low,
+        "high": high,
+        "bound": float(constraint.bound),
+        "judged": constraint.judge(costs),
+        "mean_cost": float(costs.mean()),
+        "mean_cost_over": float(costs[over].mean()) if over.any() else None,
+    }
 
 
 def _weibull(costs: Float[np.ndarray, " n"], limit: float) -> dict[str, float] | None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from qcrl import stats
-from qcrl.constraints import Outage
+from qcrl.constraints import Constraint, Outage, Together
 from qcrl.envs.base import Described
 from qcrl.evaluation.evaluate import results_of, trained_environment
 from qcrl.runs.folder import Run, load
@@ -30,21 +30,27 @@ def verdict(run: Run | str | Path, env: Any = None) -> str:
     run = run if isinstance(run, Run) else load(run)
     env = env if hasattr(env, "observation_size") else trained_environment(run, env)
     frozen = run.frozen
-    groups = by_setting([lane for lane in run.lanes if lane not in frozen])
+    env = env.with_costs(run.config["environment"]["costs"]) if hasattr(env, "with_costs") else env
+    groups = by_setting([judged for lane in run.lanes if lane not in frozen for judged in lane.judged()])
     lost = [f"{lane} turned non-finite and was frozen; its last good policy is kept." for lane in frozen]
     return "\n".join([*(_judge(run, env, lanes) for lanes in groups), *lost])
 
 
 def _judge(run: Run, env: Described, lanes: list[Lane]) -> str:
-    trained, outage = lanes[0].constraint, Outage(lanes[0].limit, lanes[0].probability)
-    asked = f"Asked for: {outage.words}"
+    trained, outage = lanes[0].constraint, Outage(lanes[0].limit, lanes[0].probability, lanes[0].constraint.cost)
+    together = len(lanes[0].constraints) > 1
+    asked = f"Asked for: {Together(lanes[0].constraints).words if together else outage.words}"
     if lanes[0].learning_rate is not None:
         asked = f"Learning rate {lanes[0].learning_rate:g}. {asked}"
-    if not isinstance(trained, Outage):
+    if not isinstance(trained, Outage) and not together:
         asked += f" (but trained under {type(trained).__name__})"
-    returns, costs, kind = _episodes(run, env, lanes)
+    returns, every, kind = _episodes(run, env, lanes)
+    costs = every[trained.cost]
     if not costs.size:
         return f"{asked}. No episode has ended yet: train for more steps."
+    if together:
+        judged = " ".join(_one_of_several(each, every[each.cost], kind) for each in lanes[0].constraints)
+        return f"{asked}. {judged}{_any_over(lanes[0], every)} Mean return {returns.mean():.2f}."
     over = costs > outage.limit
     outages, episodes = int(over.sum()), over.size
     low, high = stats.outage_interval(outages, episodes)
@@ -80,18 +86,35 @@ def _rows(table: dict[str, np.ndarray], lane: Lane) -> np.ndarray:
     return np.flatnonzero(np.all([table[name] == value for name, value in lane.columns.items()], axis=0))
 
 
-def _episodes(run: Run, env: Described, lanes: list[Lane]) -> tuple[np.ndarray, np.ndarray, str]:
-    """Returns and costs, [lane, episode], and what episodes they are of."""
+def _one_of_several(constraint: Constraint, costs: np.ndarray, kind: str) -> str:
+    over = costs > constraint.limit
+    spent = f", of those over the limit {costs[over].mean():.2f}" if over.any() else ""
+    return (
+        f"That {constraint.words} is {constraint.judge(costs.ravel())}: {constraint.measure(costs.ravel()):.4g} in "
+        f"{costs.size:,} {kind}, mean cost {costs.mean():.2f}{spent}."
+    )
+
+
+def _any_over(lane: Lane, every: dict[str, np.ndarray]) -> str:
+    over = [every[each.cost] > each.limit for each in lane.constraints if isinstance(each, Outage)]
+    return f" Over any of the limits: {np.any(over, axis=0).mean():.3f}." if len(over) > 1 else ""
+
+
+def _episodes(run: Run, env: Described, lanes: list[Lane]) -> tuple[np.ndarray, dict[str, np.ndarray], str]:
+    """Returns, and costs by name, [lane, episode], and what episodes they are of."""
     count = min(-(-MOST_EPISODES // len(lanes)), run.config["steps"] // (10 * env.horizon))
+    if lanes[0].trained is not None:  # training episodes are of all limits
+        count = max(count, FEWEST_EPISODES)
     if count >= FEWEST_EPISODES:
         # Other episodes than those of the training.
         policies: list[Played] = [run.policy_of(lane) for lane in lanes]
         totals = play([(policy, (lane.seed + 2**31) % 2**32) for policy, lane in zip(policies, lanes)], env, count)
         results = [results_of(lane, env, each) for lane, each in zip(lanes, totals)]
-        returns, costs = np.swapaxes(results, 0, 1)
-        return returns, costs, "fresh episodes"
+        every = {name: np.array([each.every[name] for each in results]) for name in env.costs}
+        return np.array([each.returns for each in results]), every, "fresh episodes"
     table = run.episodes
     rows = [_rows(table, lane) for lane in lanes]
     shared = min(100, *map(len, rows))
     chosen = np.array([row[len(row) - shared :] for row in rows], int)
-    return table["return"][chosen], table["cost"][chosen], "last training episodes"
+    column = lambda name: table["cost" if len(env.costs) == 1 else f"cost_{name}"][chosen]
+    return table["return"][chosen], {name: column(name) for name in env.costs}, "last training episodes"

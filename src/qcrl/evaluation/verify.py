@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from qcrl import ranges
 from qcrl.envs.base import Description
 from qcrl.errors import UserError
+from qcrl.evaluation import together
 from qcrl.evaluation.calibrate import Candidate, measure
 from qcrl.evaluation.certificate import (
     Certificate,
@@ -59,6 +61,9 @@ def _differences(
     """From what is quick to check to what takes episodes."""
     yield from _differences_on_paper(c)
     lane = _lane(c, run)
+    if c.at_run_time != (lane.trained is not None):
+        trained = ranges.text(run.lanes[0].constraint.limit)
+        yield f"at_run_time is {c.at_run_time}, but the policy was trained for the limit {trained}"
     policy = run.path / c.policy
     if not policy.is_file() or run.path.resolve() not in policy.resolve().parents:
         raise UserError(f"{run.path} has no policy file {c.policy}; give the run that was certified with RUN")
@@ -81,7 +86,7 @@ def _differences(
         yield "parts are not those that the policy is a mixture of"
     changed = [name for name, value in versions(c.engine).items() if value != c.versions.get(name)]
     why = f"; other {', '.join(changed)} than then, which may change an episode by rounding" if changed else ""
-    lanes = {str(each): each for each in run.lanes}
+    lanes = {str(each): each for own in run.lanes for each in (own, lane if lane.trained is own else own)}
     for row in c.calibration:
         candidate = Candidate(lanes[row["lane"]], run.path / row["policy"])
         if not candidate.policy.is_file() or file_hash(candidate.policy) != row["sha256"]:
@@ -92,7 +97,13 @@ def _differences(
                 f"the candidate {row['policy']} has {found.outages} outages and returns {found.mean_return:.6g}, not "
                 f"{row['outages']} and {row['mean_return']:.6g}{why}"
             )
-    verdict, counts = count_outages(play, lane, policy, c.plan, c.episode_seed)
+    if c.constraints:
+        promises = [row["promise"] for row in c.constraints if "outages" in row]
+        verdict, counts, rows = together.count(play, lane, policy, c.plan, c.episode_seed, promises)
+        if not together.same(rows, c.constraints):
+            yield f"of the constraints is found: {' '.join(row['words'] for row in rows)}{why}"
+    else:
+        verdict, counts = count_outages(play, lane, policy, c.plan, c.episode_seed)
     if (verdict, counts) != (c.verdict, c.counts):
         yield f"{counts[-1]} outages in {c.looks[len(counts) - 1]} episodes, not {c.outages} in {c.episodes}{why}"
 
@@ -120,7 +131,9 @@ def _differences_on_paper(c: Certificate) -> Iterator[str]:
         yield f"{c.outages} outages in {c.episodes} episodes are not what was counted at the last look"
         return
     verdicts = [plan.verdict(look, outages) for look, outages in enumerate(c.counts)]
-    if verdicts != [None] * (len(c.counts) - 1) + [c.verdict]:
+    if c.constraints and c.verdict != together.verdict_of(c.constraints):
+        yield f"its constraints together mean {together.verdict_of(c.constraints)}, not {c.verdict}"
+    if not c.constraints and verdicts != [None] * (len(c.counts) - 1) + [c.verdict]:
         found = next((each for each in verdicts if each is not None), "undecided")
         yield f"{c.outages} outages in {c.episodes} episodes mean {found}, not {c.verdict}"
     if not 0 <= c.outages <= c.episodes:
@@ -132,7 +145,8 @@ def _differences_on_paper(c: Certificate) -> Iterator[str]:
 
 
 def _lane(c: Certificate, run: Run) -> Lane:
-    trained = choose_lanes(run, c.seed, c.trained_probability, c.limit)
+    asked = (c.trained_probability, c.limit) if run.lanes[0].constraint.ranged else ()
+    trained = choose_lanes(run, c.seed, *asked)
     lane = next((lane for lane in trained if str(lane) == str(c.lane)), None)
     if lane is None:
         raise UserError(f"{run.path} has no lane {c.lane}; give the run that was certified")

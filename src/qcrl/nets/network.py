@@ -34,6 +34,8 @@ class Inputs(NamedTuple):
     """What the episode has cost so far."""
     time: PerStep
     """Steps of the episode so far."""
+    asked: Tree = ()
+    """Where in their ranges limit and probability of the episode lie; empty where they are the same for all."""
 
     @staticmethod
     def first(obs: Float[Array, "*batch obs"], action_size: int, costs: int) -> "Inputs":
@@ -43,7 +45,7 @@ class Inputs(NamedTuple):
 
     def after(self, obs: Array, action: Array, reward: Array, cost: Array) -> "Inputs":
         """Those of the next step of the same episode."""
-        return Inputs(obs, action, reward, cost, self.spent + cost, self.time + 1)
+        return Inputs(obs, action, reward, cost, self.spent + cost, self.time + 1, self.asked)
 
 
 class Memory(NamedTuple):

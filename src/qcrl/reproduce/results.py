@@ -167,10 +167,10 @@ def one(found: Iterable[Found], **wanted: object) -> Found | None:
 def missing(found: Sequence[Found], cells: Iterable[Cell]) -> list[str]:
     """Settings of a grid that nothing is known about."""
     return [
-        f"{cell.environment} {cell.label} at {each.probability:g}"
+        f"{cell.environment} {cell.label} at {probability:g}"
         for cell in cells
-        for each in cell.constraints
-        if one(found, environment=cell.environment, label=cell.label, probability=each.probability) is None
+        for probability in cell.probabilities
+        if one(found, environment=cell.environment, label=cell.label, probability=probability) is None
     ]
 
 

@@ -91,7 +91,7 @@ class Run:
         return info
 
     def policy_file(self, lane: Lane) -> Path:
-        path = self.path / "policies" / f"{lane}.safetensors"
+        path = self.path / "policies" / f"{lane.trained or lane}.safetensors"
         if not path.exists():
             raise UserError(
                 f"{self.path} holds no policy for {lane}; train it for at least one checkpoint, or give the run that "
@@ -100,7 +100,14 @@ class Run:
         return path
 
     def lane(self, seed: Pick = None, probability: Pick = None, limit: Pick = None, learning_rate: Pick = None) -> Lane:
-        """The one lane meant. The seed defaults to the first; the others may be left out where there is one."""
+        """The one lane meant. The seed defaults to the first; the others may be left out where there is one.
+
+        Of a lane that was trained for ranges, the one with the limit and probability asked for.
+        """
+        if self.lanes[0].constraint.ranged and (limit is not None or probability is not None):
+            trained = self.lane(seed, learning_rate=learning_rate)
+            trained.constraint.locate(limit, probability)
+            return trained.judged(limit, probability)[0]
         wanted = {
             "seed": self.lanes[0].seed if seed is None else seed,
             "probability": probability,
@@ -163,8 +170,8 @@ class Run:
 
         check_format(self.path, self.config)
         policy = load(path)
-        policy.require_home(self.config, lane)
-        return policy
+        policy.require_home(self.config, lane.trained or lane)
+        return policy if lane.trained is None else policy.at(lane.limit, lane.probability)
 
 
 def load(path: str | Path) -> Run:

@@ -32,6 +32,8 @@ class Known(NamedTuple):
     spent: Array
     time: Any
     """One number, as the reward, or one for each row of a batch."""
+    asked: Array | tuple[()] = ()
+    """Where in their ranges limit and probability lie, where the policy serves many."""
 
 
 class Head(NamedTuple):

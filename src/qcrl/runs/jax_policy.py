@@ -51,6 +51,22 @@ class JaxPolicy(Policy):
                     "run; put back the run's own, or train it again"
                 )
 
+    @property
+    def constraint(self) -> Constraint:
+        """The first that it was trained under."""
+        return lane.from_dict(self.info).constraint
+
+    def at(self, limit: float | None = None, probability: float | None = None) -> "JaxPolicy":
+        """The same policy for episodes with this limit and probability, where it was trained for ranges of them."""
+        position = self.position(limit, probability)
+        if isinstance(position, tuple):
+            return self
+        return JaxPolicy(self.algorithm, self.env, self.state._replace(asked=jnp.asarray(position)), self.info)
+
+    def position(self, limit: float | None = None, probability: float | None = None) -> Tree:
+        settled = not isinstance(getattr(self.state, "asked", ()), tuple)
+        return () if settled else super().position(limit, probability)
+
     def inputs(self, obs: np.ndarray, carry: Carry, reward: Number | None = 0.0, cost: Number | None = 0.0) -> Inputs:
         """What is known before a step, as networks have it."""
         return _inputs(self.known(obs, carry, reward, cost))

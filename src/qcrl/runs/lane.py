@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from qcrl import constraints as kinds
-from qcrl.constraints import REPORTED_PROBABILITY, Constraint
+from qcrl.constraints import REPORTED_PROBABILITY, Constraint, Outage
 from qcrl.errors import UserError
-from qcrl.kinds import Json
+from qcrl.kinds import Json, Number
 
 Column = int | float
+Numbers = float | Sequence[float] | None
+"""One number or several that are asked for; None for those there are."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Lane:
     """The share of episodes at which outages and quantiles are reported: the constraint's, where it has one."""
     learning_rate: float | None = None
     """Only where lanes of a run differ in it."""
+    trained: "Lane | None" = None
+    """The lane that was trained for ranges, where this is one limit and probability of them."""
 
     @property
     def constraint(self) -> Constraint:
@@ -30,7 +34,19 @@ class Lane:
 
     @property
     def limit(self) -> float:
-        return float(self.constraint.limit)
+        """Of the first; where it is drawn for every episode, the middle of its range."""
+        return float(self.constraint.middle.limit)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Short names of the constraints."""
+        return kinds.keys(self.constraints)
+
+    @property
+    def shares(self) -> list[float]:
+        """The shares of episodes that its constraints speak of and that are reported; of a range the lowest."""
+        own = [min(_ends(each.share)) for each in self.constraints if each.share is not None]
+        return [float(share) for share in own or [self.probability]]
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -41,12 +57,41 @@ class Lane:
     def setting(self) -> dict[str, Column]:
         """All but the seed."""
         rate: dict[str, Column] = {} if self.learning_rate is None else {"learning_rate": self.learning_rate}
-        return {"probability": float(self.probability), "limit": self.limit, **rate}
+        return {"probability": float(self.probability), "limit": self.limit, **self._further, **rate}
+
+    @property
+    def _further(self) -> dict[str, Column]:
+        """The numbers of all constraints but the first."""
+        numbers = {}
+        for key, constraint in zip(self.keys[1:], self.constraints[1:]):
+            numbers[f"limit_{key}"] = float(constraint.limit)
+            if constraint.share is not None:
+                numbers[f"probability_{key}"] = float(constraint.share)
+        return numbers
 
     def __str__(self) -> str:
         """Unique among lanes, and the name of its files."""
         rate = "" if self.learning_rate is None else f"-lr{shortest(self.learning_rate)}"
-        return f"seed{self.seed}-p{shortest(self.probability)}-d{shortest(self.limit)}{rate}"
+        share, limit = shortest(self.probability), shortest(self.limit)
+        if self.constraint.ranged:
+            share, limit = ("to".join(map(shortest, _ends(x))) for x in (self.constraint.share, self.constraint.limit))
+        further = "".join(f"-{name}{shortest(value)}" for name, value in self._further.items())
+        return f"seed{self.seed}-p{share}-d{limit}{further}{rate}"
+
+    def judged(self, limits: Numbers = None, probabilities: Numbers = None) -> list["Lane"]:
+        """The lane itself; of one that was trained for ranges, lanes for these numbers, or for ends and middle."""
+        constraint = self.constraint
+        if not isinstance(constraint, Outage) or not constraint.ranged:
+            return [self]
+        known = [constraint.ask((place, place)) for place in (0.0, 0.5, 1.0)]
+        listed = _listed(limits, [each.limit for each in known])
+        asked = [(limit, p) for limit in listed for p in _listed(probabilities, [each.probability for each in known])]
+        for limit, probability in asked:
+            constraint.locate(limit, probability)
+        return [
+            Lane(self.seed, (Outage(limit, probability, constraint.cost),), probability, self.learning_rate, self)
+            for limit, probability in asked
+        ]
 
     def as_dict(self) -> Json:
         """As JSON gives it back."""
@@ -59,11 +104,13 @@ def from_dict(description: Json) -> Lane:
     return Lane(description["seed"], constraints, description["probability"], description.get("learning_rate"))
 
 
-def make_lane(seed: int, constraint: Constraint, asked: Constraint, learning_rate: float | None = None) -> Lane:
-    """A lane trained under one constraint, and reported at the share of episodes that was asked for."""
-    share = asked.share
+def make_lane(
+    seed: int, constraints: tuple[Constraint, ...], asked: Constraint, learning_rate: float | None = None
+) -> Lane:
+    """A lane trained under these constraints, and reported at the share of episodes that was asked for first."""
+    share = asked.middle.share
     probability = REPORTED_PROBABILITY if share is None else float(share)
-    return Lane(seed, (constraint,), probability, learning_rate)
+    return Lane(seed, constraints, probability, learning_rate)
 
 
 def by_setting(lanes: Sequence[Lane]) -> list[list[Lane]]:
@@ -81,7 +128,17 @@ def from_earlier_version(values: Sequence[Any], kind: str) -> Lane:
     found: dict[str, type[Constraint]] = {"Outage": kinds.Outage, "CVaR": kinds.CVaR, "Mean": kinds.Mean}
     if kind not in found:
         raise UserError(f"there is no constraint {kind!r}; the known ones are {', '.join(found)}")
-    return make_lane(int(seed), found[kind].from_outage(outage), outage, *rate)
+    return make_lane(int(seed), (found[kind].from_outage(outage),), outage, *rate)
+
+
+def _listed(given: Numbers, otherwise: list[float]) -> list[float]:
+    """What was asked for, each once."""
+    numbers = otherwise if given is None else given if isinstance(given, Sequence) else [given]
+    return list(dict.fromkeys(map(float, numbers)))
+
+
+def _ends(value: Number) -> tuple[float, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def shortest(number: float) -> str:

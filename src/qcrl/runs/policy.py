@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qcrl import ranges
 from qcrl.envs.base import Description
 from qcrl.errors import UserError, check_name
 from qcrl.kinds import Json, Tree
@@ -34,6 +35,8 @@ class Carry(NamedTuple):
     """What the episode has cost, up to the last step that was told of."""
     time: Number
     """Steps of the episode so far."""
+    asked: Tree = ()
+    """Where in their ranges the limit and the probability lie that were asked for, where the policy serves many."""
 
 
 class Policy:
@@ -63,8 +66,39 @@ class Policy:
             raise UserError(f"there is no policy file {path}; the policies of a run are in its policies folder")
         return import_module(f"qcrl.runs.{backend}_policy").load(path)
 
-    def initial(self, rng: np.random.Generator | int | None = None, batch: int | None = None) -> Carry:
-        """The carry at the start of an episode, or of a batch of them. A mixture draws its part with `rng`."""
+    def initial(
+        self,
+        rng: np.random.Generator | int | None = None,
+        batch: int | None = None,
+        *,
+        limit: float | None = None,
+        probability: float | None = None,
+    ) -> Carry:
+        """The carry at the start of an episode, or of a batch of them. A mixture draws its part with `rng`.
+
+        limit, probability: what is asked for, where the policy was trained for ranges of them.
+        """
+        position = self.position(limit, probability)
+        if batch is not None and not isinstance(position, tuple):
+            position = np.broadcast_to(position, (batch, len(position)))
+        return self._fresh(rng, batch)._replace(asked=position)
+
+    def position(self, limit: float | None = None, probability: float | None = None) -> Tree:
+        """Where in its ranges these lie; empty where it has none. What it was not trained for is an error."""
+        trained = self.info.get("constraints", [{}])[0]
+        if trained.get("kind") != "Outage":
+            return ()
+        limits, shares = (tuple(x) if isinstance(x, list) else x for x in (trained["limit"], trained["probability"]))
+        ranged = ranges.is_range(limits) or ranges.is_range(shares)
+        if not ranged and limit is None and probability is None:
+            return ()
+        found = (
+            ranges.locate("limit", limit, limits),
+            ranges.locate("probability", probability, shares, logarithmic=True),
+        )
+        return np.array(found, np.float32) if ranged else ()
+
+    def _fresh(self, rng: np.random.Generator | int | None, batch: int | None) -> Carry:
         sizes = () if batch is None else (batch,)
         generator = self._entropy if rng is None else np.random.default_rng(rng)
         zeros = lambda size: np.zeros((*sizes, size), np.float32)
@@ -73,12 +107,13 @@ class Policy:
 
     def restart(self, carry: Carry, ended: np.ndarray, rng: np.random.Generator | int | None = None) -> Carry:
         """The carry of a batch in which these episodes have ended and the next ones begin."""
-        ended, blank = np.asarray(ended, bool), self.initial(rng, len(ended))
+        ended, blank = np.asarray(ended, bool), self._fresh(rng, len(ended))
 
         def pick(old: np.ndarray, new: np.ndarray) -> np.ndarray:
             return np.where(ended.reshape(-1, *(1,) * (np.ndim(old) - 1)), new, old)
 
-        return Carry(self._mix(pick, carry.memory, blank.memory), *map(pick, carry[1:], blank[1:]))
+        begun = Carry(self._mix(pick, carry.memory, blank.memory), *map(pick, carry[1:4], blank[1:4]))
+        return begun._replace(asked=carry.asked)
 
     def __call__(
         self,
@@ -93,7 +128,7 @@ class Policy:
         """Action and next carry, of one observation or of a batch.
 
         `reward` and `cost` are those of the step before. A policy that looks at them must be told; `needs` says so. At
-        the start of an episode there are none.
+        the start of an episode there are none. Several costs are given by name, or in the environment's order.
         Actions are drawn with `rng`, a generator or a seed; without one they differ from call to call.
         `mask` is the environment's action mask, in one row, where it has one.
         """
@@ -102,7 +137,7 @@ class Policy:
         known = self.known(obs, carry, reward, cost)
         generator = self._entropy if rng is None else np.random.default_rng(rng)
         action, memory = self._act(known, carry.memory, generator, deterministic)
-        after = Carry(memory, action, known.spent, carry.time + 1)
+        after = Carry(memory, action, known.spent, carry.time + 1, carry.asked)
         return action if self.env.actions is None else self.env.actions.to_env(action), after
 
     def known(self, obs: np.ndarray, carry: Carry, reward: Number | None = None, cost: Number | None = None) -> Known:
@@ -129,6 +164,7 @@ class Policy:
         if begun and reward is not None:
             last_reward = np.asarray(reward, np.float32) if batch else float(reward)
         if begun and cost is not None:
+            cost = self._costs(cost, len(batch)) if len(self.env.costs) > 1 or isinstance(cost, Mapping) else cost
             last_cost[...] = np.asarray(cost)[..., None] if batch and np.ndim(cost) == len(batch) else cost
         if batch:
             first = carry.time == 0
@@ -136,7 +172,16 @@ class Policy:
             last_cost[first] = 0.0
         if not (_finite(last_reward) and _finite(last_cost)):
             raise UserError("the reward or the cost of the step before is not finite; give the numbers of that step")
-        return Known(obs, carry.action, last_reward, last_cost, carry.spent + last_cost, carry.time)
+        return Known(obs, carry.action, last_reward, last_cost, carry.spent + last_cost, carry.time, carry.asked)
+
+    def _costs(self, cost: Number, axes: int) -> np.ndarray:
+        """Costs by name, or in a row, in the order of the environment."""
+        names = self.env.costs
+        if isinstance(cost, Mapping) and set(names) <= set(cost):
+            return np.stack([np.asarray(cost[name], np.float32) for name in names], axis=-1)
+        if isinstance(cost, Mapping) or np.ndim(cost) != axes + 1 or np.shape(cost)[-1] != len(names):
+            raise UserError(f"cost is {cost!r}, but {self.env.id} has {', '.join(names)}; give all of them by name")
+        return np.asarray(cost, np.float32)
 
     def _with_mask(self, obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         """The observation with the action mask behind it, as it was trained."""

@@ -51,7 +51,7 @@ class Environment(TypedDict, total=False):
     timed: bool
     costs: Annotated[list[Name], Meta(min_length=1)]
     actions: Json
-    cost: str
+    cost: str | dict[str, str]
 
 
 class Lane(TypedDict, total=False):
@@ -118,6 +118,9 @@ class Summary(TypedDict, total=False):
     weibull: Required["Weibull | None"]
     gaussian: Required["Gaussian"]
     learning_rate: float | None
+    mean_costs: dict[str, float] | None
+    constraints: list[Json] | None
+    outage_any: Share | None
 
 
 class Weibull(TypedDict):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from qcrl.envs.base import Described, Environment
+from qcrl.envs.drawing import drawn
 from qcrl.kinds import Tree
 from qcrl.nets.network import Inputs, Memory
 from qcrl.sampling.learner import Learner, Scalars
@@ -24,7 +25,7 @@ def begin(env: Described, key: Array, num_envs: int, memory: Memory) -> Actors:
         env_state, obs = jax.vmap(env.reset)(jax.random.split(key, num_envs))
     else:
         env_state, obs = jnp.zeros(num_envs), jnp.zeros((num_envs, env.observation_size))
-    inputs = Inputs.first(obs, env.action_size, len(env.costs))
+    inputs = Inputs.first(obs, env.action_size, len(env.costs))._replace(asked=drawn(env, env_state))
     memory = jax.tree.map(lambda x: jnp.zeros((num_envs, *jnp.shape(x))), memory)
     return Actors(env_state, inputs, memory, jnp.zeros(num_envs))
 
@@ -149,14 +150,14 @@ def step_all(
     total = actors.episode_return + out.reward
     after = Actors(env_state, inputs, memory, total)
     ends = out.terminated, out.truncated
-    row = pack(Record(actors.inputs.obs, out.obs, action, out.reward, cost, *ends, total, inputs.spent))
+    row = pack(Record(actors.inputs.obs, out.obs, action, out.reward, cost, *ends, total, inputs.spent, inputs.asked))
     return after, out.terminated | out.truncated, row
 
 
 def auto_reset(actors: Actors, ended: Bool[Array, " env"], fresh: tuple[Tree, Float[Array, "env obs"]]) -> Actors:
     """Actors whose episode has ended begin the fresh one, with nothing remembered of the last."""
     empty = jax.tree.map(jnp.zeros_like, actors)
-    begun = empty._replace(env_state=fresh[0], inputs=empty.inputs._replace(obs=fresh[1]))
+    begun = empty._replace(env_state=fresh[0], inputs=empty.inputs._replace(obs=fresh[1], asked=drawn(None, fresh[0])))
     return jax.tree.map(lambda new, old: jnp.where(_expand(ended, new), new, old), begun, actors)
 
 
@@ -187,7 +188,7 @@ def finished_episodes(
     record, steps = unpack(env, rows), rows.shape[0]
     time = before + 1 + jnp.arange(steps, dtype=jnp.int32)[:, None]
     env_steps = jnp.broadcast_to(time * num_envs, record.ended.shape)
-    episodes = Episodes(record.ended, env_steps, record.episode_return, record.episode_cost)
+    episodes = Episodes(record.ended, env_steps, record.episode_return, record.episode_cost, record.asked)
     if env.fixed_length:
         # Only the steps that are a multiple of the horizon, in a fixed number of rows.
         phase = before % (env.horizon // groups)

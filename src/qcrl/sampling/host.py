@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from qcrl.envs.drawing import DRAWN
 from qcrl.envs.host.environment import HostEnv
 from qcrl.envs.host.fleet import Fleet, Outcome
 from qcrl.kinds import Tree
@@ -62,10 +63,14 @@ class HostSampler:
             for seed in seeds
             for place in range(learner.num_envs)
         ]
-        self.sizes = [env.observation_size, env.action_size, 1, len(env.costs), len(env.costs), 1]
+        self.sizes = [env.observation_size, env.action_size, 1, len(env.costs), len(env.costs), 1, DRAWN * env.draws]
         """Of what is known before a step, as `Inputs` has it."""
         self.inputs = np.zeros((count, sum(self.sizes)), np.float32)
         self.inputs[:, : env.observation_size] = fleet.reset([int(seed) for seed in drawn])
+        self.random = np.random.default_rng([int(seed) for seed in drawn])
+        self.asked = self.random.random((count, self.sizes[-1]))
+        """What the running episodes have drawn, where they do."""
+        self.inputs[:, sum(self.sizes[:-1]) :] = self.asked
         self.first = np.ones(count, bool)
         self.totals = np.zeros((count, 1 + len(env.costs)))
         """Return and costs of the running episodes, summed in double precision."""
@@ -104,8 +109,8 @@ class HostSampler:
         )
 
         def shaped(capacity: int) -> Episodes:
-            sizes = ((), (), (), (len(self.env.costs),))
-            kinds = (jnp.bool, jnp.int32, jnp.float32, jnp.float32)
+            sizes = ((), (), (), (len(self.env.costs),), *([(DRAWN,)] if self.env.draws else []))
+            kinds = (jnp.bool, jnp.int32, jnp.float32, jnp.float32, jnp.float32)
             columns = (jax.ShapeDtypeStruct((lanes, capacity, *size), kind) for size, kind in zip(sizes, kinds))
             return Episodes(*columns)  # type: ignore[arg-type]
 
@@ -159,21 +164,23 @@ class HostSampler:
         obs = self.inputs[:, : self.env.observation_size]
         ends = outcome.terminated, outcome.truncated
         parts: list[Any] = [obs, outcome.next_obs, action, outcome.reward, outcome.cost, *ends]
-        parts += [self.totals[:, 0], self.totals[:, 1:]]
+        parts += [self.totals[:, 0], self.totals[:, 1:], self.asked if self.env.draws else ()]
         return np.asarray(pack(Record(*parts), np))
 
     def _close_episodes(self, outcome: Outcome, taken: np.ndarray, env_steps: np.ndarray) -> None:
         for place in np.flatnonzero(outcome.ended):
             lane = place // self.shape[1]
             steps = int(env_steps[lane]) + int(taken[place]) * self.shape[1]
-            self.finished[lane].append((steps, self.totals[place].tolist()))
+            self.finished[lane].append((steps, [*self.totals[place].tolist(), *self.asked[place].tolist()]))
             self.totals[place] = self.time[place] = 0.0
 
     def _go_on(self, action: np.ndarray, outcome: Outcome) -> None:
         self.first = outcome.ended | ~outcome.real
         known = np.column_stack([action, outcome.reward, outcome.cost, self.totals[:, 1:], self.time])
         known[self.first] = 0.0
-        self.inputs = np.concatenate([outcome.obs, known], axis=1, dtype=np.float32)
+        if self.env.draws:
+            self.asked = np.where(self.first[:, None], self.random.random(self.asked.shape), self.asked)
+        self.inputs = np.concatenate([outcome.obs, known, self.asked], axis=1, dtype=np.float32)
 
     def _nothing(self) -> Memory:
         """What an actor remembers before its first step."""
@@ -191,20 +198,22 @@ class HostSampler:
 
     def _read(self, known: Any, xp: Any) -> Inputs:
         """What is known before a step, taken apart."""
-        obs, action, reward, cost, spent, time, *_ = xp.split(known, np.cumsum(self.sizes), axis=-1)
-        return Inputs(obs, action, reward[..., 0], cost, spent, time[..., 0])
+        obs, action, reward, cost, spent, time, asked, *_ = xp.split(known, np.cumsum(self.sizes), axis=-1)
+        return Inputs(obs, action, reward[..., 0], cost, spent, time[..., 0], asked if self.env.draws else ())
 
     def _episodes(self) -> Episodes:
         """The finished episodes, as many as there is room for; the rest comes later."""
         lanes, capacity = self.shape[0], self.shape[1] * self.learner.block_length
         finished, env_steps = np.zeros((lanes, capacity), bool), np.zeros((lanes, capacity), np.int32)
-        totals = np.zeros((lanes, capacity, self.totals.shape[1]))
+        costs = self.totals.shape[1]
+        totals = np.zeros((lanes, capacity, costs + self.asked.shape[1]))
         for lane, waiting in enumerate(self.finished):
             ready, self.finished[lane] = waiting[:capacity], waiting[capacity:]
             finished[lane, : len(ready)] = True
             for place, (steps, sums) in enumerate(ready):
                 env_steps[lane, place], totals[lane, place] = steps, sums
-        return Episodes(finished, env_steps, totals[..., 0], totals[..., 1:])  # type: ignore[arg-type]
+        drawn = totals[..., costs:] if self.env.draws else ()
+        return Episodes(finished, env_steps, totals[..., 0], totals[..., 1:costs], drawn)  # type: ignore[arg-type]
 
     def _prepare(self, state: State) -> tuple[Tree, ...]:
         key, rollout_key = jax.random.split(state.key)
@@ -238,7 +247,7 @@ class HostSampler:
 
 def _single(episodes: Episodes) -> Episodes:
     """In the precision that learners compute in."""
-    return Episodes(*episodes[:2], *(jnp.asarray(x, jnp.float32) for x in episodes[2:]))
+    return Episodes(*episodes[:2], *jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tuple(episodes[2:])))
 
 
 def _keep(memories: Memory, before: Memory, taken: np.ndarray, interval: int) -> None:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from qcrl.constraints import Constraint
 from qcrl.envs.base import Described
+from qcrl.envs.drawing import DRAWN
 from qcrl.kinds import Tree
 from qcrl.nets.network import Inputs, Memory, PerStep
 
@@ -37,6 +38,8 @@ class Record(NamedTuple):
     episode_return: PerStep
     """Sum of the episode's rewards, this step's included."""
     episode_cost: Float[Array, "*batch cost"]
+    asked: Tree = ()
+    """What the episode has drawn, where episodes do."""
 
     @property
     def ended(self) -> Bool[Array, "*batch"]:
@@ -53,13 +56,14 @@ def row_size(env: Described) -> int:
 
 def pack(record: Record, xp: ModuleType = jnp) -> Float[Array, "*batch row"]:
     """The record as one array: on an accelerator every array that a loop records costs a launch at every step."""
-    parts = [x[..., None] if name in SCALARS else x for name, x in zip(record._fields, record)]
+    named = ((name, x) for name, x in zip(record._fields, record) if not isinstance(x, tuple))
+    parts = [x[..., None] if name in SCALARS else x for name, x in named]
     return xp.concatenate([part.astype(xp.float32) for part in parts], axis=-1)
 
 
 def unpack(env: Described, rows: Float[Array, "*batch row"]) -> Record:
     """The record that was packed."""
-    ends = [sum(_sizes(env)[: i + 1]) for i in range(len(Record._fields) - 1)]
+    ends = [sum(_sizes(env)[: i + 1]) for i in range(len(_sizes(env)) - 1)]
     parts = jnp.split(rows, ends, axis=-1)
     record = Record(*(x[..., 0] if name in SCALARS else x for name, x in zip(Record._fields, parts)))
     return record._replace(terminated=record.terminated > 0, truncated=record.truncated > 0)
@@ -67,7 +71,8 @@ def unpack(env: Described, rows: Float[Array, "*batch row"]) -> Record:
 
 def _sizes(env: Described) -> tuple[int, ...]:
     obs, costs = env.observation_size, len(env.costs)
-    return obs, obs, env.action_size, 1, costs, 1, 1, 1, costs
+    drawn = (DRAWN,) if getattr(env, "draws", False) else ()
+    return obs, obs, env.action_size, 1, costs, 1, 1, 1, costs, *drawn
 
 
 class Actors(NamedTuple):
@@ -91,6 +96,8 @@ class Episodes(NamedTuple):
     env_steps: Int[Array, " n"]
     return_: Float[Array, " n"]
     cost: Float[Array, "n cost"]
+    asked: Tree = ()
+    """What each has drawn, where episodes do."""
 
 
 class Experience(NamedTuple):
@@ -143,6 +150,7 @@ def read_trajectory(env: Described, experience: Experience) -> Trajectory:
         previous(start.inputs.previous_cost, record.cost),
         previous(start.inputs.spent, record.episode_cost),
         steps - begun,
+        record.asked,
     )
     ends = record.terminated, record.truncated
     return Trajectory(
@@ -157,10 +165,13 @@ class Window(NamedTuple):
     cost: Float[Array, "window cost"]
     seen: Int[Array, ""]
     """Episodes ever added."""
+    asked: Tree = ()
+    """What each has drawn, where episodes do."""
 
     @staticmethod
-    def init(size: int, costs: int = 1) -> "Window":
-        return Window(jnp.zeros(size), jnp.zeros((size, costs)), jnp.zeros((), jnp.int32))
+    def init(size: int, costs: int = 1, draws: bool = False) -> "Window":
+        asked = jnp.zeros((size, DRAWN)) if draws else ()
+        return Window(jnp.zeros(size), jnp.zeros((size, costs)), jnp.zeros((), jnp.int32), asked)
 
     def add(self, episodes: Episodes) -> "Window":
         size = self.cost.shape[0]
@@ -172,6 +183,7 @@ class Window(NamedTuple):
             self.return_.at[slot].set(episodes.return_, mode="drop"),
             self.cost.at[slot].set(episodes.cost, mode="drop"),
             self.seen + total,
+            jax.tree.map(lambda kept, new: kept.at[slot].set(new, mode="drop"), self.asked, episodes.asked),
         )
 
     def recent(self, count: Int[Array, ""] | int) -> Bool[Array, " window"]:

@@ -12,8 +12,8 @@ from qcrl.errors import UserError
 from qcrl.evaluation.summary import Results, summarise
 from qcrl.kinds import Json
 from qcrl.runs import shapes
-from qcrl.runs.folder import Run, load, read_columns, read_config
-from qcrl.runs.lane import by_setting, shortest
+from qcrl.runs.folder import Run, lanes_of, load, read_columns, read_config
+from qcrl.runs.lane import Lane, by_setting, shortest
 
 SETTING = ("seed", "probability", "limit", "env_steps")
 """Columns that a table needs to be drawn."""
@@ -33,6 +33,8 @@ class Curves:
     """The folder or file that it was read from."""
     columns: dict[str, np.ndarray] = field(repr=False)
     """Those of metrics.csv, for this setting only."""
+    bounds: dict[str, float] = field(default_factory=dict)
+    """Where several constraints hold together: what each asks for, by the column that shows what was reached."""
 
     @property
     def seeds(self) -> list[int]:
@@ -62,19 +64,34 @@ def _read_settings(path: Path) -> list[Curves]:
     if path.suffix == ".csv":
         folder, table = path.parent, read_columns(path, SETTING)
         config = read_config(folder, shapes.TRAINED) if (folder / "config.json").exists() else None
+        lanes = lanes_of(config) if config else ()
         name, environment = (label(config), config["environment"]["id"]) if config else (path.stem, "")
     else:
         run = load(path)
+        lanes = run.lanes
         table, name, environment = run.metrics, label(run.config), run.config["environment"]["id"]
-    names = [name for name in ("probability", "limit", "learning_rate") if name in table]
+    further = [name for name in table if name.startswith(("limit_", "probability_"))]
+    names = [name for name in ("probability", "limit", *further, "learning_rate") if name in table]
     settings = dict.fromkeys(zip(*(table[name].tolist() for name in names)))
     curves = []
-    for probability, limit, *rate in settings:
-        rows = np.all([table[key] == value for key, value in zip(names, (probability, limit, *rate))], axis=0)
+    for values in settings:
+        setting = dict(zip(names, values))
+        rows = np.all([table[key] == value for key, value in setting.items()], axis=0)
         columns = {column: values[rows] for column, values in table.items()}
-        full = f"{name}, p = {shortest(probability)}" + "".join(f", lr = {shortest(each)}" for each in rate)
-        curves.append(Curves(full, environment, probability, limit, str(path), columns))
+        rate = f", lr = {shortest(setting['learning_rate'])}" if "learning_rate" in setting else ""
+        others = "".join(f", {key} {shortest(setting[key])}" for key in further if len(set(table[key].tolist())) > 1)
+        full = f"{name}, p = {shortest(setting['probability'])}{others}{rate}"
+        bounds = _bounds(lanes, setting)
+        curves.append(Curves(full, environment, setting["probability"], setting["limit"], str(path), columns, bounds))
     return curves
+
+
+def _bounds(lanes: Sequence[Lane], setting: dict[str, float]) -> dict[str, float]:
+    """What the constraints of this setting ask for, where several hold together."""
+    lane = next((lane for lane in lanes if lane.setting == setting), None)
+    if lane is None or len(lane.constraints) == 1:
+        return {}
+    return {key: float(constraint.bound) for key, constraint in zip(lane.keys, lane.constraints)}
 
 
 def label(config: Json) -> str:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from qcrl.algos.outage_ppo import OutagePPO, OutageProbability
 from qcrl.algos.quantile_advantage import CostDistribution
 from qcrl.envs import ENVIRONMENT_IDS
+from qcrl.envs.base import ONE_COST
 from qcrl.envs.host.environment import HostEnv, open_host
 from qcrl.envs.point.pictures import Scene, TwoPathScene
 from qcrl.errors import UserError
@@ -46,11 +47,12 @@ def record(
     """One episode; the same number gives the same episode."""
     scenes: list[Scene | TwoPathScene] = []
     rewards, costs, outage = [], [], []
+    kind = _kind(policy)
     estimate = outage_estimator(policy, limit)
 
     def watch(moment: Moment) -> None:
         rewards.append(float(moment.inputs.previous_reward[0]))
-        costs.append(float(moment.inputs.previous_cost[0, 0]))
+        costs.append(float(moment.inputs.previous_cost[0, kind]))
         if estimate is not None:
             outage.append(estimate(jax.tree.map(lambda x: x[0], moment), sum(costs)))
 
@@ -87,7 +89,7 @@ def choose(
 
     # One after the other, as they are recorded: side by side, rounding would make other episodes of them.
     totals = play_on_host(policy, _environment(policy, engine), count, SEED, deterministic, tell, side_by_side=1)
-    ranks = zip(totals.costs[:, 0].tolist(), (-totals.returns).tolist(), range(count))
+    ranks = zip(totals.costs[:, _kind(policy)].tolist(), (-totals.returns).tolist(), range(count))
     ordered = [number for *_, number in sorted(ranks)]
     found = {"first": 0, "worst": ordered[-1], "median": ordered[(len(ordered) - 1) // 2]}
     return [found[name] for name in which]
@@ -95,12 +97,19 @@ def choose(
 
 def _environment(policy: JaxPolicy, engine: str, scenes: list[Scene | TwoPathScene] | None = None) -> HostEnv:
     """The policy's task on either engine, stepped in Python; what it looks like goes to `scenes`."""
-    from qcrl.envs.adapters.gym import GymEnv
+    from qcrl.envs.adapters.gym import GymEnv, gym_key
 
     env_id = policy.env.id
     if env_id not in ENVIRONMENT_IDS:
         raise UserError(f"{env_id} cannot be drawn; only {', '.join(ENVIRONMENT_IDS)} can")
-    return open_host(lambda: GymEnv(env_id, engine, watch=None if scenes is None else scenes.append))
+    make = lambda: GymEnv(env_id, engine, watch=None if scenes is None else scenes.append)
+    names = policy.env.costs
+    return open_host(make, None if names == ONE_COST else {name: gym_key(name) for name in names})
+
+
+def _kind(policy: JaxPolicy) -> int:
+    """Which of the costs is shown: the one that the first constraint is about."""
+    return policy.env.costs.index(policy.constraint.cost) if len(policy.env.costs) > 1 else 0
 
 
 def outage_estimator(policy: JaxPolicy, limit: float) -> Callable[[Moment, float], float] | None:

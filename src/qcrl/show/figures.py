@@ -43,11 +43,22 @@ def plot(paths: Sequence[str | Path], out: str | Path, kind: str = "curves") -> 
     out = check_format(out, FORMATS)
     if kind == "costs":
         drawn = cost_figure([load(path) for path in paths])
+    elif kind == "limits":
+        drawn = limits_figure([load(path) for path in paths])
     elif kind in KINDS:
-        drawn = figure(read_curves(paths), KINDS[kind])
+        curves = read_curves(paths)
+        drawn = figure(curves, shown_columns(curves, kind))
     else:
-        raise UserError(f"kind is {kind!r}; choose one of {', '.join([*KINDS, 'costs'])}")
+        raise UserError(f"kind is {kind!r}; choose one of {', '.join([*KINDS, 'costs', 'limits'])}")
     return save(drawn, out)
+
+
+def shown_columns(curves: Sequence[Curves], kind: str) -> tuple[str, ...]:
+    """What a kind of figure shows; where several constraints hold together, each of them in the place of the first."""
+    each = list(dict.fromkeys(key for curve in curves for key in curve.bounds))
+    if not each:
+        return KINDS[kind]
+    return ("episode_return", *each) if kind == "curves" else tuple(f"multiplier_{key}" for key in each)
 
 
 def check_format(out: str | Path, formats: Sequence[str]) -> Path:
@@ -90,17 +101,18 @@ def figure(curves: Sequence[Curves], rows: Sequence[str] = KINDS["curves"], heig
         for row, name in enumerate(rows):
             axes = panels[row, column]
             _tidy(axes)
-            for each in shown:
+            drawn_here = [each for each in shown if name in each.columns or name in TITLES]
+            for each in drawn_here:
                 _draw_curve(axes, each, name, styles[each.label])
-            _draw_targets(axes, shown, name)
-            if name == "multiplier":
-                _fit_multipliers(axes, [end for each in shown for end in each.over_seeds(name)[1][-1:]])
+            _draw_targets(axes, drawn_here, name)
+            if name.startswith("multiplier"):
+                _fit_multipliers(axes, [end for each in drawn_here for end in each.over_seeds(name)[1][-1:]])
             if column == 0:
-                axes.set_ylabel(TITLES.get(name, name))
+                axes.set_ylabel(TITLES.get(name, name.replace("_", " ")))
         panels[-1, column].xaxis.set_major_formatter(_steps)
         panels[-1, column].set_xlim(left=0)
     handles = [Line2D([], [], label=_literal(label), linewidth=1.8, **style) for label, style in styles.items()]
-    if {"outage", "episode_cost", "cost_quantile"} & set(rows):
+    if {"outage", "episode_cost", "cost_quantile"} & set(rows) or any(each.bounds for each in curves):
         handles.append(Line2D([], [], color=GREY, linewidth=1, linestyle=":", label="asked for"))
     _legend(drawn, handles, len(environments))
     return drawn
@@ -135,6 +147,10 @@ def _draw_targets(axes: Axes, shown: Sequence[Curves], name: str) -> None:
         axes.set_ylim(0, min(1.0, max(axes.get_ylim()[1], 1.5 * max(targets))))
     elif name in ("episode_cost", "cost_quantile"):
         targets = sorted({each.limit for each in shown})
+        settled = max(mean[len(mean) // 5 :].max(initial=0) for _, mean, _ in (c.over_seeds(name) for c in shown))
+        axes.set_ylim(0, 1.25 * max(settled, *targets))
+    elif any(name in each.bounds for each in shown):
+        targets = sorted({each.bounds[name] for each in shown if name in each.bounds})
         settled = max(mean[len(mean) // 5 :].max(initial=0) for _, mean, _ in (c.over_seeds(name) for c in shown))
         axes.set_ylim(0, 1.25 * max(settled, *targets))
     else:
@@ -177,6 +193,43 @@ def _legend(drawn: Figure, handles: list[Line2D], columns: int) -> None:
         fontsize=9,
         handlelength=3.2,
     )
+
+
+def limits_figure(runs: Sequence[Run]) -> Figure:
+    """Return and outage over the limit: a line where one policy serves all limits, a mark for each trained for one."""
+    series: dict[tuple[str, str], list[Json]] = {}
+    lines = set()
+    for run in runs:
+        one = run.lanes[0].constraint.ranged
+        evaluation = evaluations(run)[0]
+        for row in evaluation.pooled:
+            name = f"{label(run.config)}, p = {row['probability']:g}{', one policy for all limits' if one else ''}"
+            series.setdefault((run.config["environment"]["id"], name), []).append(row)
+            if one:
+                lines.add(name)
+    environments = list(dict.fromkeys(environment for environment, _ in series))
+    styles = _styles(list(dict.fromkeys(name for _, name in series)))
+    drawn = Figure(figsize=(max(5.2, 4.2 * len(environments)), 5.4), layout="constrained")
+    panels = drawn.subplots(2, len(environments), sharex="col", squeeze=False)
+    for (environment, name), rows in series.items():
+        column = environments.index(environment)
+        rows = sorted(rows, key=lambda row: row["limit"])
+        style = styles[name] | ({"marker": "."} if name in lines else {"linestyle": "", "marker": "D"})
+        for axes, key in zip(panels[:, column], ("mean_return", "outage")):
+            axes.plot([row["limit"] for row in rows], [row[key] for row in rows], label=name, **style)
+        for probability in {row["probability"] for row in rows}:
+            panels[1, column].axhline(probability, color=GREY, linewidth=1, linestyle=":", zorder=1)
+    for column, environment in enumerate(environments):
+        panels[0, column].set_title(environment, fontsize=11, color=INK)
+        panels[1, column].set_xlabel("limit")
+        panels[1, column].set_ylim(bottom=0)
+        for axes in panels[:, column]:
+            _tidy(axes)
+    panels[0, 0].set_ylabel("return")
+    panels[1, 0].set_ylabel("outage probability")
+    named = {str(line.get_label()): line for axes in panels.flat for line in axes.get_lines()}
+    _legend(drawn, [line for name, line in named.items() if not name.startswith("_")], len(environments))
+    return drawn
 
 
 def cost_figure(runs: Sequence[Run]) -> Figure:

@@ -13,10 +13,11 @@ from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.find import DEFAULT_PRESET, build
 from qcrl.algos.find import find as find_algorithm
-from qcrl.constraints import Outage
+from qcrl.constraints import Constraint, Outage, Together, from_dict, together
 from qcrl.envs.find import find
 from qcrl.errors import UserError, check_name
 from qcrl.kinds import Json, Settings
+from qcrl.training.checks import all_trained_under
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Cell:
     """Allowed episode costs."""
     probabilities: tuple[float, ...] = (0.1,)
     """Shares of episodes that may cost more."""
+    constraints: tuple[Json, ...] = field(default=(), hash=False)
+    """Constraints that hold together, instead of limits and probabilities: tables of kind, cost, limit and so on."""
     learning_rates: tuple[float, ...] = ()
     """Learning rates that are trained side by side; the preset's unless given."""
     seeds: int = 1
@@ -63,7 +66,10 @@ class Cell:
         return f"{self.environment}/{self.label}"
 
     @property
-    def constraints(self) -> list[Outage]:
+    def asked(self) -> list[Constraint | Together]:
+        """What is trained side by side."""
+        if self.constraints:
+            return [Together(tuple(map(from_dict, self.constraints)))]
         return [Outage(limit, probability) for probability in self.probabilities for limit in self.limits]
 
     @property
@@ -152,10 +158,16 @@ def _values(table: Json, known: list[str], where: Where) -> Settings:
 def _coerce(hint: object, value: object) -> object:
     if hint == Settings:
         raise ValueError
+    if hint == tuple[Json, ...]:
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise ValueError
+        return tuple(value)
     return hyperparameters.coerce(hint, value)
 
 
 def _describe(hint: object) -> str:
+    if hint == tuple[Json, ...]:
+        return "a list of tables, one for each constraint"
     return "a table of hyper-parameters" if hint == Settings else hyperparameters.describe(hint)
 
 
@@ -176,6 +188,11 @@ def _check(cell: Cell, where: Where) -> Iterator[Cell]:
     for number, probability in enumerate(cell.probabilities):
         with _at(where, "probabilities", number):
             Outage(1.0, probability)
+    for number, table in enumerate(cell.constraints):
+        with _at(where, "constraints", number):
+            from_dict(table)
+    if cell.constraints and (cell.limits, cell.probabilities) != (Cell.limits, Cell.probabilities):
+        raise UserError(f"{where('constraints')}: limits and probabilities are given as well; give one or the other")
     with _at(where, "name"):
         find_algorithm(cell.name)
     with _at(where, "preset"):
@@ -185,6 +202,9 @@ def _check(cell: Cell, where: Where) -> Iterator[Cell]:
     except UserError as error:
         named = [word for word in re.findall(r"\w+", str(error)) if word in cell.overrides]
         raise UserError(f"{where('overrides', *named[:1])}: {error}") from None
+    with _at(where, "constraints" if cell.constraints else "name"):
+        for each in cell.asked:
+            all_trained_under(algorithm, together(each))
     for number, rate in enumerate(cell.learning_rates):
         with _at(where, "learning_rates", number):
             hyperparameters.replace(algorithm, {"learning_rate": rate})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qcrl.algos import hyperparameters
-from qcrl.constraints import Outage
+from qcrl.constraints import Constraint, Together
 from qcrl.errors import UserError
 from qcrl.kinds import Json
 from qcrl.runs import checkpoints, shapes
@@ -26,7 +26,7 @@ class Group:
     """Run folder within the sweep's folder."""
     seeds: tuple[int, ...]
     rates: tuple[float, ...]
-    constraints: tuple[Outage, ...]
+    constraints: tuple[Constraint | Together, ...]
 
     @property
     def lanes(self) -> int:
@@ -45,7 +45,7 @@ Outcome = tuple[Group, Exception | None]
 def split(cell: Cell, most: int) -> list[Group]:
     """The cell's groups of at most `most` lanes: halves of its seeds, and only then of its other settings."""
     seeds = tuple(range(cell.first_seed, cell.first_seed + cell.seeds))
-    parts: list[tuple[tuple, ...]] = [(seeds, cell.learning_rates, tuple(cell.constraints))]
+    parts: list[tuple[tuple, ...]] = [(seeds, cell.learning_rates, tuple(cell.asked))]
     while (largest := max(parts, key=_lanes)) and _lanes(largest) > max(1, most):
         place = parts.index(largest)
         axis = next(axis for axis, values in enumerate(largest) if len(values) > 1)

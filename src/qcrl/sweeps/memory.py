@@ -2,11 +2,13 @@
 
 import jax
 
+from qcrl.envs.base import Described
 from qcrl.envs.find import find
+from qcrl.runs.lane import Lane
 from qcrl.sampling import memory, program
 from qcrl.sampling.record import State
 from qcrl.sweeps.grid import Cell
-from qcrl.training.checks import trained_under
+from qcrl.training import checks
 
 MARGIN = 1.5
 """XLA's own figure is 1.1 (512-512, LSTM 512) to 1.4 times (64-64) the estimate on a CPU."""
@@ -24,7 +26,7 @@ def bytes_per_lane(cell: Cell) -> int:
 
     Of environments that run in Python only the state is counted.
     """
-    steps = program.trace(cell.algorithm, find(cell.environment), _state(cell))
+    steps = program.trace(cell.algorithm, _setting(cell)[0], _state(cell))
     return int(MARGIN * (state_bytes(cell) if steps is None else memory.peak(steps)))
 
 
@@ -34,5 +36,11 @@ def state_bytes(cell: Cell) -> int:
 
 
 def _state(cell: Cell) -> State:
-    env, constraint = find(cell.environment), trained_under(cell.algorithm, cell.constraints[0])
-    return jax.eval_shape(lambda: cell.algorithm.init(env, jax.random.key(0), [constraint]))
+    env, lane = _setting(cell)
+    return jax.eval_shape(lambda: cell.algorithm.init(env, jax.random.key(0), lane.constraints))
+
+
+def _setting(cell: Cell) -> tuple[Described, Lane]:
+    """The environment with the costs that are trained on, and one of the lanes."""
+    lanes = checks.lanes(cell.algorithm, cell.asked[0], 1, 0)
+    return checks.reporting(find(cell.environment), lanes), lanes[0]

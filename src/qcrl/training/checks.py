@@ -10,8 +10,9 @@ from qcrl.algos import replay_buffer
 from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.find import DEFAULT_STEPS, default_preset, find, name_of
 from qcrl.algos.multiplier import episode_window
-from qcrl.constraints import Constraint, Outage
-from qcrl.envs.base import Described
+from qcrl.constraints import Constraint, Outage, Together, together
+from qcrl.envs.base import ONE_COST, Described
+from qcrl.envs.drawing import Drawing
 from qcrl.envs.host.environment import HostEnv
 from qcrl.errors import UserError
 from qcrl.kinds import Settings
@@ -20,6 +21,8 @@ from qcrl.sampling import program
 
 MOST_LANES = 100_000
 """Each has a policy file of its own."""
+Asked = Constraint | Together
+"""What a lane may be asked for."""
 
 
 def learning_rates(overrides: Settings) -> tuple[Settings, list[float]]:
@@ -35,23 +38,28 @@ def learning_rates(overrides: Settings) -> tuple[Settings, list[float]]:
 
 def lanes(
     algorithm: Algorithm,
-    constraint: Constraint | Sequence[Constraint],
+    constraint: Asked | Sequence[Asked],
     seeds: int | Sequence[int],
     first_seed: int,
     rates: Sequence[float | None] = (),
 ) -> tuple[Lane, ...]:
     """Seeds x constraints x learning rates, in this order; the last only where there are several."""
-    asked = [constraint] if isinstance(constraint, Constraint) else list(constraint)
+    asked = [together(each) for each in ([constraint] if isinstance(constraint, Asked) else constraint)]
     if not asked:
         raise UserError("no constraint was given; give at least one, such as qcrl.Outage(limit=15, probability=0.1)")
-    settings = [(trained_under(algorithm, each), each) for each in asked]
-    together = len(settings) * max(1, len(rates))
+    settings = [(all_trained_under(algorithm, each), each[0]) for each in asked]
+    if len({tuple((type(one), one.cost, one.ranged) for one in each) for each, _ in settings}) > 1:
+        raise UserError(
+            "constraints that are trained side by side must be of the same kinds and on the same costs, in the same "
+            "order; train the others apart"
+        )
+    per_seed = len(settings) * max(1, len(rates))
     try:
         given = seeds if isinstance(seeds, Iterable) else range(first_seed, first_seed + index(seeds))
-        listed = list(map(index, islice(given, MOST_LANES // together + 1)))
+        listed = list(map(index, islice(given, MOST_LANES // per_seed + 1)))
     except TypeError:
         listed = []
-    if len(listed) * together > MOST_LANES:
+    if len(listed) * per_seed > MOST_LANES:
         raise UserError(f"seeds is {seeds}, but a run trains at most {MOST_LANES:,} lanes together; give fewer seeds")
     if not listed or min(listed) < 0 or max(listed) >= 2**32:
         raise UserError(
@@ -61,15 +69,35 @@ def lanes(
     group = tuple(
         make_lane(seed, *setting, rate) for seed in listed for setting in settings for rate in rates or [None]
     )
+    if len({tuple(lane.columns.values()) for lane in group}) < len(set(map(str, group))):
+        raise UserError("two ranges have the same middle, so that tables could not tell them apart; train them apart")
     if len(set(map(str, group))) < len(group) or len(set(group)) < len(group):
         raise UserError("a seed, a constraint or a learning rate was given twice; give each of them once")
     return group
 
 
+def all_trained_under(algorithm: Algorithm, asked: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    """The constraints that are trained under together."""
+    name, kinds = name_of(algorithm), (algorithm.trains_under, *algorithm.also_under)
+    if len(asked) == 1:
+        if asked[0].ranged and not algorithm.draws_limits:
+            raise UserError(f"{name} trains for one limit and probability, not for ranges of them; use outage_ppo")
+        return (trained_under(algorithm, asked[0]),)
+    if not algorithm.several:
+        raise UserError(f"{name} trains under one constraint, not under {len(asked)} together; use outage_ppo or qcpo")
+    other = next((each for each in asked if not isinstance(each, kinds)), None)
+    if other is not None:
+        raise UserError(
+            f"{name} trains under any number of {' and '.join(kind.__name__ for kind in kinds)}, but not under "
+            f"{type(other).__name__}; leave it out, or use another algorithm"
+        )
+    return tuple(asked)
+
+
 def trained_under(algorithm: Algorithm, asked: Constraint) -> Constraint:
     """The constraint that is trained under. An outage is translated for every algorithm; others must be its own."""
     kind = algorithm.trains_under
-    if isinstance(asked, kind):
+    if isinstance(asked, (kind, *algorithm.also_under)):
         return asked
     if isinstance(asked, Outage):
         return kind.from_outage(asked)
@@ -77,6 +105,21 @@ def trained_under(algorithm: Algorithm, asked: Constraint) -> Constraint:
         f"{name_of(algorithm)} trains under {kind.__name__}, not under {type(asked).__name__}; "
         f"give qcrl.{kind.__name__} or qcrl.Outage"
     )
+
+
+def reporting(env: Described, lanes: Sequence[Lane]) -> Described:
+    """The environment with the costs that constraints name; what a task could report besides costs time and memory."""
+    if not hasattr(env, "with_costs"):
+        return env
+    named = [constraint.cost for lane in lanes for constraint in lane.constraints]
+    return env.with_costs(list(dict.fromkeys([*named, *(env.costs if env.costs != ONE_COST else ())])))
+
+
+def drawing(env: Described, lanes: Sequence[Lane]) -> Described:
+    """The environment whose episodes draw limit and probability, where a constraint has ranges of them."""
+    if not lanes[0].constraint.ranged:
+        return env
+    return dataclasses.replace(env, draws=True) if isinstance(env, HostEnv) else Drawing(env)  # type: ignore[arg-type]
 
 
 def check_costs(env: Described, lanes: Sequence[Lane]) -> None:
@@ -105,12 +148,14 @@ def fit(algorithm: Algorithm, env: Described, given: Settings) -> Algorithm:
 
 def widen_window(algorithm: Algorithm, lanes: Sequence[Lane], warn: Callable[[str], None]) -> Algorithm:
     """With too few allowed outages among the recent episodes, a quantile or outage cannot be told from them."""
-    probability = min(lane.probability for lane in lanes)
-    steered = lanes[0].constraint.share is not None and hasattr(algorithm, "driver_window")
+    shares = [share for lane in lanes for share in lane.shares]
+    probability = min(shares)
+    steered = any(each.share is not None for each in lanes[0].constraints) and hasattr(algorithm, "driver_window")
     judged = ["window", "driver_window"] if steered and algorithm.outages_in_window == 2 else ["window"]
     wider: Settings = {
         name: episode_window(getattr(algorithm, name), probability, algorithm.outages_in_window) for name in judged
     }
+    wider["window"] = max(wider["window"], *(algorithm.fewest_episodes(lane.constraint) for lane in lanes))
     if max(wider.values()) >= 2**31:
         raise UserError(
             f"window is {algorithm.window} and probability {probability:g}, so that {max(wider.values()):.3g} recent "

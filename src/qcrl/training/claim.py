@@ -16,7 +16,7 @@ import jax
 from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
 from qcrl.envs.base import Description
-from qcrl.envs.host.costs import QUOTED
+from qcrl.envs.host.costs import QUOTED, places
 from qcrl.errors import UserError
 from qcrl.kinds import Json
 from qcrl.runs import checkpoints, shapes
@@ -84,7 +84,7 @@ def trusting(config: Json) -> str:
     """Options that let a run name what it was trained with."""
     environment = config["environment"]
     named = [config["algorithm"]["name"], environment["id"]]
-    named += [cost for cost in [environment.get("cost", "")] if not re.fullmatch(QUOTED, cost)]
+    named += [cost for cost in places(environment.get("cost")) if not re.fullmatch(QUOTED, cost)]
     named += [constraint["kind"] for lane in config["lanes"] for constraint in lane["constraints"]]
     modules = dict.fromkeys(text.rpartition(":")[0] for text in named if ":" in text)
     return "".join(f" --trust {module}" for module in modules)

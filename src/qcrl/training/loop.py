@@ -14,10 +14,9 @@ import numpy as np
 from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.find import HOST_PRESET, build, default_preset, find
-from qcrl.constraints import Constraint
 from qcrl.envs.base import Described, Description
 from qcrl.envs.find import find as find_environment
-from qcrl.envs.host.costs import CostFunction
+from qcrl.envs.host.costs import Costs
 from qcrl.envs.host.environment import HostEnv
 from qcrl.errors import UserError
 from qcrl.kinds import Json
@@ -30,6 +29,7 @@ from qcrl.sampling.program import Workers
 from qcrl.sampling.record import Metrics, State
 from qcrl.training import checks, claim, fit
 from qcrl.training.callback import Callback, Onlooker
+from qcrl.training.checks import Asked
 from qcrl.training.interruption import Aborted, BrokenOff, Interrupted, Interruption
 from qcrl.training.sinks.tables import Tables
 from qcrl.training.sinks.terminal import Display
@@ -44,7 +44,7 @@ RECENT_SHARE = 0.25
 def train(
     algo: str | Algorithm,
     env: Any,
-    constraint: Constraint | Sequence[Constraint],
+    constraint: Asked | Sequence[Asked],
     steps: float | None = None,
     seeds: int | Sequence[int] = 1,
     preset: str | None = None,
@@ -55,7 +55,7 @@ def train(
     checkpoint_interval: float = 60.0,
     wandb: str | None = None,
     progress: bool = True,
-    cost: str | CostFunction | None = None,
+    cost: Costs = None,
     workers: int = 0,
     step_timeout: float = 60.0,
     recent: int = 0,
@@ -69,7 +69,7 @@ def train(
     algo: name of an algorithm, module:Class of your own, or an instance, which brings its own hyper-parameters.
     env: id of an environment, qcrl's or Gymnasium's; a function that makes one; an instance, a vector environment, or a
         functional environment.
-    constraint: one constraint, or several that are trained side by side.
+    constraint: one constraint; several that hold together, as in `a & b`; or a list of these, trained side by side.
     steps: environment steps per seed and constraint; whole iterations are trained, so it may be some more. The
         preset's own length unless given.
     seeds: how many, counted from `first_seed`, or a list of them.
@@ -80,7 +80,8 @@ def train(
     checkpoint_interval: seconds between checkpoints.
     wandb: project of Weights & Biases to log to.
     cost: where the cost of an environment of your own is: a key of info, or a function of obs, action, next_obs, info.
-        Without it, the third of six values that a step returns, or info["cost"].
+        A dictionary of these gives several costs names, a list of keys names them after the keys. Without it, the third
+        of six values that a step returns, or info["cost"]. Of qcrl's tasks: costs to report besides the constraints'.
     workers: processes that step environments which run in Python; 0 steps them in this one.
     step_timeout: seconds after which a worker that does not answer ends the training.
     recent: how many earlier policies of the last quarter of the training to keep, per lane, in policies/recent.
@@ -104,6 +105,7 @@ def train(
     algorithm = hyperparameters.replace(algo, overrides)
     algorithm = checks.fit(algorithm, environment, overrides)
     lanes = checks.lanes(algorithm, constraint, seeds, first_seed, rates)
+    environment = checks.reporting(environment, lanes)
     checks.check_costs(environment, lanes)
     steps = checks.length(algorithm, preset, steps)
     if not checkpoint_interval >= 0:
@@ -122,6 +124,7 @@ def train(
                 display.say(str(environment))
             for note in notes:
                 display.say(note)
+            environment = checks.drawing(environment, lanes)
             looking_on = Onlooker(lanes, callback)
             group = Group(algorithm, environment, lanes, folder, config, display, stepping, recent, looking_on)
             group.train(checkpoint_interval, wandb)
@@ -215,7 +218,8 @@ class Group:
                         Watch(self.tick, interruption.breakable),
                     )
                 )
-                self.tables = Tables(self.folder, self.lanes, scalars, info.get("sizes", {}), self.iterations)
+                sizes = info.get("sizes", {})
+                self.tables = Tables(self.folder, self.lanes, scalars, sizes, self.iterations, self.env.costs)
                 stack.enter_context(contextlib.closing(self.tables))
                 claim.write_config(self.folder, self.config)
                 self._set_aside(first)

@@ -8,8 +8,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from qcrl.envs.adapters.functional import FunctionalCost, check_cost, flat, like, read_cost
-from qcrl.envs.base import ONE_COST, Step
+from qcrl.envs.adapters.functional import (
+    FunctionalCost,
+    FunctionalCostFunction,
+    check_cost,
+    flat,
+    like,
+    named_costs,
+    read_cost,
+)
+from qcrl.envs.base import Step
 from qcrl.errors import UserError
 from qcrl.kinds import Tree
 
@@ -27,12 +35,11 @@ class BraxEnv:
     """Of one robot, and without automatic reset: `brax.envs.get_environment(name)`."""
     horizon: int = 1000
     cost: FunctionalCost = None
-    """Key of `state.info`, or cost_fn(obs, action, next_obs, info); "cost" unless given."""
+    """Key of `state.info`, or cost_fn(obs, action, next_obs, info), or several by name; "cost" unless given."""
 
     fixed_length = False
     discrete = False
     timed = True
-    costs = ONE_COST
     description = "a Brax-style environment"
 
     def __post_init__(self) -> None:
@@ -41,7 +48,7 @@ class BraxEnv:
             raise UserError(f"{self.id} resets itself; make it without, in Brax with auto_reset=False")
         if jnp.ndim(start.reward):
             raise UserError(f"{self.id} holds a batch of shape {start.reward.shape}; give the environment of one robot")
-        check_cost(self.cost, after.info, self.id)
+        check_cost(self.sources, after.info, self.id)
 
     @property
     def id(self) -> str:
@@ -52,6 +59,15 @@ class BraxEnv:
         """Of the states after a reset and after a step."""
         start = jax.eval_shape(self.env.reset, jax.random.key(0))
         return start, jax.eval_shape(self.env.step, start, jax.ShapeDtypeStruct((self.action_size,), jnp.float32))
+
+    @cached_property
+    def sources(self) -> dict[str, str | FunctionalCostFunction]:
+        """Every cost with where it comes from."""
+        return named_costs(self.cost, self.shapes[1].info)
+
+    @property
+    def costs(self) -> tuple[str, ...]:
+        return tuple(self.sources)
 
     @cached_property
     def observation_size(self) -> int:
@@ -76,7 +92,7 @@ class BraxEnv:
         step = Step(
             flat(inner.obs),
             jnp.asarray(inner.reward, jnp.float32),
-            read_cost(self.cost, before.obs, action, inner.obs, inner.info),
+            read_cost(self.sources, before.obs, action, inner.obs, inner.info),
             terminated,
             (truncation | cut) & ~terminated,
         )

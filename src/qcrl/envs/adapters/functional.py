@@ -1,6 +1,6 @@
 """What the adapters for other people's JAX environments share: costs, flat observations, steady types."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,24 +12,43 @@ from qcrl.envs.host.costs import HOW_TO, Info
 from qcrl.errors import UserError
 from qcrl.kinds import Tree
 
-FunctionalCost = str | Callable[[Tree, Tree, Tree, Info], ArrayLike] | None
-"""A key of info, or cost_fn(obs, action, next_obs, info) of JAX arrays; without it the key is "cost"."""
+FunctionalCostFunction = Callable[[Tree, Tree, Tree, Info], ArrayLike]
+"""cost_fn(obs, action, next_obs, info) of JAX arrays."""
+FunctionalCost = str | FunctionalCostFunction | Mapping[str, str | FunctionalCostFunction] | Sequence[str] | None
+"""A key of info, or a function; several of them by name, or several keys. Without it the key is "cost"."""
 
 
-def read_cost(cost: FunctionalCost, obs: Tree, action: Array, next_obs: Tree, info: Info) -> Float[Array, ""]:
-    """The cost of a step. A negative one becomes NaN, at which training stops: compiled code cannot raise an error."""
-    value = cost(obs, action, next_obs, info) if callable(cost) else info["cost" if cost is None else cost]
-    value = jnp.asarray(value, jnp.float32).reshape(())
-    return jnp.where(value >= 0, value, jnp.nan)
+def named_costs(cost: FunctionalCost, info: Info) -> dict[str, str | FunctionalCostFunction]:
+    """Every cost with where it comes from; info["cost"] may hold several, by name or in a row."""
+    if isinstance(cost, Mapping):
+        return dict(cost)
+    if cost is not None and not isinstance(cost, str) and not callable(cost):
+        return {key: key for key in cost}
+    found: Tree = info.get(cost or "cost", 0.0) if not callable(cost) else 0.0
+    if isinstance(found, Mapping):
+        return {name: lambda *step, name=name: step[-1][cost or "cost"][name] for name in found}
+    if jnp.ndim(found) == 1:
+        return {f"cost_{i}": lambda *step, i=i: step[-1][cost or "cost"][i] for i in range(len(found))}
+    return {"cost": "cost" if cost is None else cost}
 
 
-def check_cost(cost: FunctionalCost, info: Info, name: str) -> None:
+def read_cost(
+    costs: Mapping[str, str | FunctionalCostFunction], obs: Tree, action: Array, next_obs: Tree, info: Info
+) -> Float[Array, "*cost"]:
+    """The costs of a step. A negative one becomes NaN, at which training stops: compiled code cannot raise an error."""
+    read = [cost(obs, action, next_obs, info) if callable(cost) else info[cost] for cost in costs.values()]
+    values = [jnp.asarray(value, jnp.float32).reshape(()) for value in read]
+    together = values[0] if len(values) == 1 else jnp.stack(values)
+    return jnp.where(together >= 0, together, jnp.nan)
+
+
+def check_cost(costs: Mapping[str, str | FunctionalCostFunction], info: Info, name: str) -> None:
     """A cost that is not there is an error before training."""
-    key = "cost" if cost is None else cost
-    if not callable(key) and key not in info:
-        raise UserError(
-            f"{name} reports no cost: info has no {key!r} (it has: {', '.join(info) or 'nothing'}); {HOW_TO}"
-        )
+    for key in costs.values():
+        if not callable(key) and key not in info:
+            raise UserError(
+                f"{name} reports no cost: info has no {key!r} (it has: {', '.join(info) or 'nothing'}); {HOW_TO}"
+            )
 
 
 def flat(obs: Tree) -> Float[Array, " obs"]:

@@ -1,6 +1,7 @@
 """Gymnasium's API over both engines. Importing this module registers the environments under `qcrl/`.
 
-Every step reports `info["cost"]` and, per kind of object that costs, `info["cost_hazards"]` and the like.
+Every step reports `info["cost"]` and, per kind of object that costs, `info["cost_hazards"]` and the like; tasks also
+report `info["cost_energy"]`.
 Neither JAX nor MuJoCo is imported before an environment is made that needs it.
 """
 
@@ -76,7 +77,7 @@ class GymEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         outcome = self.engine.step(check_action(action, self.action_space))
         if self._watch is not None:
             self._watch(self.engine.scene())
-        info = {"cost": outcome.cost, **{f"cost_{kind}": cost for kind, cost in outcome.sources.items()}}
+        info = {gym_key(name): cost for name, cost in outcome.costs.items()}
         return outcome.obs.astype(np.float32), outcome.reward, outcome.terminated, outcome.truncated, info
 
     def render(self) -> np.ndarray | None:  # type: ignore[override]
@@ -89,6 +90,11 @@ class GymEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         if isinstance(scene, render.Scene):
             self._trail.append(scene.robot)
         return render.draw(scene, self._size, self._trail)
+
+
+def gym_key(cost: str) -> str:
+    """The key of `info` that has this cost of a task."""
+    return cost if cost == "cost" else f"cost_{cost}"
 
 
 def make_vector(

@@ -19,6 +19,7 @@ from qcrl.envs.base import Environment
 from qcrl.envs.host.costs import Info
 from qcrl.envs.point import pictures as render
 from qcrl.envs.point.outcome import Outcome
+from qcrl.envs.point.tasks import ENERGY
 from qcrl.envs.two_path import TwoPathEnv
 from qcrl.errors import UserError
 from qcrl.kinds import Settings, Tree
@@ -46,7 +47,7 @@ def compiled(env_id: str) -> Compiled:
 
     def step(state, action):
         state, step = env.step(state, action)
-        return state, step, _sources(env, state)
+        return state, step, _sources(env, state, action)
 
     choose = jax.vmap(lambda mask, new, old: jax.tree.map(lambda a, b: jnp.where(mask, a, b), new, old))
     return Compiled(env, *(jax.jit(f) for f in (reset, step, jax.vmap(reset), jax.vmap(step), choose)))
@@ -66,6 +67,7 @@ class JaxEngine:
     def step(self, action: np.ndarray) -> Outcome:
         self.state, step, sources = self._compiled.step(self.state, action)
         step, sources = jax.device_get((step, sources))
+        energy = sources.pop(ENERGY, None)
         return Outcome(
             step.obs,
             float(step.reward),
@@ -73,6 +75,7 @@ class JaxEngine:
             {kind: float(cost) for kind, cost in sources.items()},
             bool(step.terminated),
             bool(step.truncated),
+            None if energy is None else float(energy),
         )
 
     def scene(self) -> render.Scene | render.TwoPathScene:
@@ -160,8 +163,11 @@ def _draw_seed(rng: np.random.Generator) -> np.uint32:
     return rng.integers(2**32, dtype=np.uint32)
 
 
-def _sources(env: Any, state: Tree) -> dict[str, jax.Array]:
-    return {} if isinstance(env, TwoPathEnv) else env.sources(state)
+def _sources(env: Any, state: Tree, action: jax.Array) -> dict[str, jax.Array]:
+    """The costs of the step that led here, but for the one that all kinds of objects share."""
+    if isinstance(env, TwoPathEnv):
+        return {}
+    return {**env.sources(state), ENERGY: jnp.mean(jnp.square(jnp.clip(action, -1, 1)))}
 
 
 def _scene(env: Any, state: Tree) -> render.Scene | render.TwoPathScene:

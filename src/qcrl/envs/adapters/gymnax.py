@@ -9,8 +9,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from qcrl.envs.adapters.functional import FunctionalCost, check_cost, flat, like, read_cost
-from qcrl.envs.base import ONE_COST, Step
+from qcrl.envs.adapters.functional import (
+    FunctionalCost,
+    FunctionalCostFunction,
+    check_cost,
+    flat,
+    like,
+    named_costs,
+    read_cost,
+)
+from qcrl.envs.base import Step
 from qcrl.envs.host.spaces import Actions
 from qcrl.errors import UserError
 from qcrl.kinds import Tree
@@ -33,10 +41,9 @@ class GymnaxEnv:
     horizon: int = 0
     """Episodes are cut off after so many steps; `params.max_steps_in_episode` unless given."""
     cost: FunctionalCost = None
-    """Key of `info`, or cost_fn(obs, action, next_obs, info); "cost" unless given."""
+    """Key of `info`, or cost_fn(obs, action, next_obs, info), or several by name; "cost" unless given."""
 
     fixed_length = False
-    costs = ONE_COST
     timed = True
     description = "a gymnax-style environment"
 
@@ -51,7 +58,7 @@ class GymnaxEnv:
         space = self.env.action_space(self.params)
         if not hasattr(space, "n") and not hasattr(space, "low"):
             raise UserError(f"the action space of {self.id} is {space}, but only Box and Discrete can be trained")
-        check_cost(self.cost, self.shapes[1], self.id)
+        check_cost(self.sources, self.shapes[1], self.id)
 
     @property
     def id(self) -> str:
@@ -76,6 +83,15 @@ class GymnaxEnv:
         """Of the state after a reset, with its observation, and of the info of a step."""
         (obs, inner), info = jax.eval_shape(self._try, jax.random.key(0))
         return (inner, obs), info
+
+    @cached_property
+    def sources(self) -> dict[str, str | FunctionalCostFunction]:
+        """Every cost with where it comes from."""
+        return named_costs(self.cost, self.shapes[1])
+
+    @property
+    def costs(self) -> tuple[str, ...]:
+        return tuple(self.sources)
 
     def _try(self, key: Array) -> tuple[Tree, Tree]:
         obs, inner = self.env.reset(key, self.params)
@@ -102,7 +118,7 @@ class GymnaxEnv:
         step = Step(
             flat(obs),
             jnp.asarray(reward, jnp.float32).reshape(()),
-            read_cost(self.cost, state.obs, chosen, obs, info),
+            read_cost(self.sources, state.obs, chosen, obs, info),
             terminated,
             cut & ~terminated,
         )

@@ -123,8 +123,8 @@ class Single:
         with guarded(self.where):
             return mapping(values[1])
 
-    def step(self, action: np.ndarray | np.integer) -> tuple[Float[np.ndarray, " obs"], float, float, bool, bool]:
-        """Observation, reward, cost, terminated, truncated; anything that is not finite is an error."""
+    def step(self, action: np.ndarray | np.integer) -> tuple[Float[np.ndarray, " obs"], float, list[float], bool, bool]:
+        """Observation, reward, costs, terminated, truncated; anything that is not finite is an error."""
         before = self.obs
         seen = self.raw_step(action)
         with guarded(self.where, f"has a cost function ({self.source}) that raised"):

@@ -1,15 +1,15 @@
 """Runs an environment through what training relies on, with random actions, and looks at what its episodes cost."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from qcrl.envs import ENVIRONMENT_IDS
+from qcrl.envs import ENVIRONMENT_IDS, TASKS
 from qcrl.envs.host import boundary, costs
 from qcrl.envs.host.boundary import Single
-from qcrl.envs.host.costs import CostFunction, CostSource, Info
+from qcrl.envs.host.costs import Costs, CostSource, Info
 from qcrl.envs.host.environment import maker
 from qcrl.envs.host.products import Product
 from qcrl.envs.host.spaces import check_observations, describe_actions, flatten, random_actions
@@ -41,6 +41,8 @@ class Report:
     returns: np.ndarray
     costs: np.ndarray
     lengths: np.ndarray
+    every: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """All costs by name; `costs` are the first."""
 
     @property
     def passed(self) -> bool:
@@ -48,11 +50,11 @@ class Report:
 
 
 class Episode(NamedTuple):
-    """What a random policy met with. A cost is None where there was none."""
+    """What a random policy met with. A step has a cost from every source, None where there was none."""
 
     obs: list[Tree]
     rewards: list[float]
-    costs: list[object]
+    costs: list[tuple[object, ...]]
     terminated: bool
     truncated: bool
     reset_info: Info
@@ -64,7 +66,7 @@ class Episode(NamedTuple):
 
 def check_env(
     env: str | GymEnv,
-    cost: str | CostFunction | None = None,
+    cost: Costs = None,
     episodes: int = EPISODES,
     steps: int = STEPS,
     seed: int = 0,
@@ -72,6 +74,8 @@ def check_env(
     """Check an environment: an id, a function that makes it, or an instance. `cost` is as for `qcrl.train`."""
     if episodes < 1 or steps < 1:
         raise UserError(f"episodes is {episodes} and steps {steps}, but each must be at least 1")
+    if cost is None and isinstance(env, str) and env in TASKS:
+        cost = {each: "cost" if each == "cost" else f"cost_{each}" for each in TASKS[env].costs}
     source = costs.parse(cost)
     make, name = _factory(env)
     checks: list[Check] = []
@@ -113,38 +117,53 @@ def _check_all(
     whole = [each for each in played if each.ended]
     lengths = np.array([len(each.rewards) for each in whole], int)
     returns = np.array([sum(each.rewards) for each in whole])
-    totals = np.array([sum(_value(cost) or 0.0 for cost in each.costs) for each in whole])
-    return Report(name, checks, returns, totals if found.holds else totals[:0], lengths)
+    sums = [[sum(_value(cost) or 0.0 for cost in column) for column in zip(*each.costs)] for each in whole]
+    totals = np.array(sums if found.holds else [], float).reshape(-1, len(source.names))
+    every = dict(zip(source.names, totals.T))
+    return Report(name, checks, returns, every[source.names[0]], lengths, every)
 
 
 def suggestions(report: Report) -> list[str]:
     """What the costs of random actions say about limits."""
     if not report.costs.size:
         return ["No episode with costs has ended: no limit can be suggested."]
-    values = np.quantile(report.costs, LEVELS)
+    several = len(report.every) > 1
+    named = {f"Cost {name}": costs for name, costs in report.every.items()} if several else {"Cost": report.costs}
+    return [line for name, costs in named.items() for line in _distribution(name, costs)]
+
+
+def _distribution(name: str, costs: np.ndarray) -> list[str]:
+    values = np.quantile(costs, LEVELS)
     shown = ", ".join(f"{100 * level:.0f}% {value:.4g}" for level, value in zip(LEVELS, values))
     lines = [
-        f"Cost of {report.costs.size} episodes with random actions: mean {report.costs.mean():.4g}, quantiles {shown}, "
-        f"highest {report.costs.max():.4g}."
+        f"{name} of {costs.size} episodes with random actions: mean {costs.mean():.4g}, quantiles {shown}, "
+        f"highest {costs.max():.4g}."
     ]
-    if not report.costs.any():
+    if not costs.any():
         return [*lines, "Random actions cost nothing, so they say nothing about limits: take one from what costs mean."]
-    if _all_or_nothing(report.costs):
-        only = f"Every episode costs nothing or {report.costs.max():.4g}: with a limit of 0 the outage is the share of "
+    if _all_or_nothing(costs):
+        only = f"Every episode costs nothing or {costs.max():.4g}: with a limit of 0 the outage is the share of "
         return [*lines, f"{only}episodes that cost anything."]
-    at = [f"{value:.4g} (exceeded by {np.mean(report.costs > value):.2f} of them)" for value in limits(report)]
-    lines.append(f"Limits to begin with: {', '.join(at)}. A trained policy may cost more or less than random actions.")
-    return lines
+    at = [f"{value:.4g} (exceeded by {np.mean(costs > value):.2f} of them)" for value in _limits(costs)]
+    return [
+        *lines,
+        f"Limits to begin with: {', '.join(at)}. A trained policy may cost more or less than random actions.",
+    ]
 
 
 def limits(report: Report) -> np.ndarray:
+    """Limits to begin with, of the first cost."""
+    return _limits(report.costs)
+
+
+def _limits(costs: np.ndarray) -> np.ndarray:
     """Quantiles of what random actions cost, each once; whole numbers where costs are."""
-    if not report.costs.size or not report.costs.any():
+    if not costs.size or not costs.any():
         return np.zeros(0)
-    if _all_or_nothing(report.costs):
+    if _all_or_nothing(costs):
         return np.zeros(1)
-    values = np.quantile(report.costs, LEVELS)
-    return np.unique(np.floor(values) if np.array_equal(report.costs, np.round(report.costs)) else values)
+    values = np.quantile(costs, LEVELS)
+    return np.unique(np.floor(values) if np.array_equal(costs, np.round(costs)) else values)
 
 
 def _all_or_nothing(costs: np.ndarray) -> bool:
@@ -213,7 +232,8 @@ def _play(single: Single, seed: int, limit: int) -> Episode:
         seen = single.raw_step(action)
         info = seen.info
         with boundary.guarded(single.where, f"has a cost function ({single.source}) that raised"):
-            episode.costs.append(single.source.raw(before, action, seen.obs, seen.info, seen.third))
+            known = before, action, seen.obs, seen.info, seen.third
+            episode.costs.append(tuple(source.raw(*known) for source in single.source.each))
         episode.obs.append(seen.obs)
         episode.rewards.append(seen.reward)
         if seen.terminated or seen.truncated:
@@ -239,7 +259,12 @@ def _value(cost: object) -> float | None:
 
 
 def _check_costs(played: list[Episode], source: CostSource) -> Iterator[Check]:
-    numbered = [(e, s, cost) for e, each in enumerate(played) for s, cost in enumerate(each.costs, 1)]
+    numbered = [
+        (e, s, cost, which)
+        for e, each in enumerate(played)
+        for s, row in enumerate(each.costs, 1)
+        for cost, which in zip(row, source.each)
+    ]
     tests: list[tuple[str, Callable[[object], bool]]] = [
         ("every step has a cost", lambda cost: cost is not None),
         ("costs are finite", lambda cost: cost is None or _value(cost) is not None),
@@ -247,10 +272,10 @@ def _check_costs(played: list[Episode], source: CostSource) -> Iterator[Check]:
     ]
     for name, holds in tests:
         bad = [entry for entry in numbered if not holds(entry[2])]
-        seen = f"{len(numbered):,} steps"
+        seen = f"{len(numbered) // len(source.names):,} steps"
         if bad:
-            episode, step, cost = bad[0]
-            seen = f"{source} was {shown(cost)} in {len(bad)} of {seen}, first in episode {episode}, step {step}"
+            episode, step, cost, which = bad[0]
+            seen = f"{which} was {shown(cost)} in {len(bad)} of {seen}, first in episode {episode}, step {step}"
         yield Check(name, not bad, seen)
 
 
@@ -273,9 +298,10 @@ def _check_reset(
     reference: Episode, again: Episode, reproduced: bool, played: list[Episode], source: CostSource
 ) -> Check:
     name = "reset clears the cost"
-    left = [_value(episode.reset_info.get(source.key)) for episode in played] if source.key is not None else []
-    if any(left):
-        return Check(name, False, f"{source} is {next(filter(None, left))} right after a reset")
+    for one in source.each:
+        left = [_value(one.raw(None, None, None, each.reset_info, None)) for each in played if one.key is not None]
+        if any(left):
+            return Check(name, False, f"{one} is {next(filter(None, left))} right after a reset")
     if not reproduced:
         return Check(name, None, "cannot be told while seeds do not reproduce")
     same = _equal(reference.costs, again.costs)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from qcrl.envs import ENVIRONMENT_IDS
-from qcrl.envs.base import ONE_COST
 from qcrl.envs.host import boundary, costs
-from qcrl.envs.host.costs import CostFunction, CostSource
+from qcrl.envs.host.costs import Costs, CostSource
 from qcrl.envs.host.fleet import Fleet, Local
 from qcrl.envs.host.products import Product
 from qcrl.envs.host.spaces import Actions, check_observations, describe_actions, random_actions
@@ -47,14 +46,19 @@ class HostEnv:
     """The horizon is the environment's own time limit, not assumed."""
     masks: int = 0
     """How many options may be masked; that many observed numbers, the last ones, say which."""
+    draws: bool = False
+    """Every episode draws its limit and probability."""
 
     fixed_length = False
-    costs = ONE_COST
     description = "an environment that runs in Python"
 
     @property
-    def cost_source(self) -> str:
-        return str(self.source)
+    def costs(self) -> tuple[str, ...]:
+        return self.source.names
+
+    @property
+    def cost_source(self) -> str | dict[str, str]:
+        return self.source.as_given
 
     @property
     def discrete(self) -> bool:
@@ -102,7 +106,7 @@ class _Kept(Local):
         pass
 
 
-def open_host(env: str | GymEnv, cost: str | CostFunction | CostSource | None = None) -> HostEnv:
+def open_host(env: str | GymEnv, cost: Costs | CostSource = None) -> HostEnv:
     """The host environment that `env` means, tried for one step."""
     source = costs.parse(cost)
     if is_vector(env):

@@ -78,7 +78,7 @@ class Local:
             obs = next_obs.copy()
             for i in ended:
                 obs[i] = self.envs[i].reset(None if seeds is None else seeds[i])
-        return Outcome(np.ones(len(rows), bool), obs, next_obs, reward, cost[:, None], terminated, truncated)
+        return Outcome(np.ones(len(rows), bool), obs, next_obs, reward, cost, terminated, truncated)
 
     def close(self) -> None:
         """One that cannot be closed is named; what was trained or measured stays as it is."""

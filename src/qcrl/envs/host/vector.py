@@ -80,7 +80,7 @@ class Vector:
         if self.mode == self.modes.SAME_STEP and ended.any():
             with guarded(self._where):
                 after = [info["final_obs"][i] if ended[i] else each for i, each in enumerate(raw)]
-        cost, i = np.zeros(self.env.num_envs), 0
+        cost, i = np.zeros((self.env.num_envs, len(self.source.names))), 0
         with guarded(lambda: self._where(i), f"has a cost ({self.source}) at which was raised"):
             for i in np.flatnonzero(real).tolist():
                 own = self._info_of(info, i, ended)
@@ -90,7 +90,7 @@ class Vector:
             raw = self._reset(options={"reset_mask": ended})
         self.pending = ended if self.mode == self.modes.NEXT_STEP else np.zeros_like(ended)
         self.raw = raw
-        return Outcome(real, self._flat(raw), next_obs, reward, cost[:, None], terminated & real, truncated & real)
+        return Outcome(real, self._flat(raw), next_obs, reward, cost, terminated & real, truncated & real)
 
     def close(self) -> None:
         """The vector environment is the user's, who may go on with it."""

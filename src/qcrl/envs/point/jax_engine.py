@@ -1,6 +1,7 @@
 """The JAX engine: any task of `tasks.py` as pure functions, after Safety Gym's step order."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -17,7 +18,8 @@ from qcrl.envs.point.motion import Surroundings, move
 from qcrl.envs.point.physics import Body
 from qcrl.envs.point.pictures import Scene
 from qcrl.envs.point.placement import QUEUE, Successors, sample_layout
-from qcrl.envs.point.tasks import Task
+from qcrl.envs.point.tasks import ENERGY, Task
+from qcrl.errors import check_name
 
 Scalar = Float[Array, ""]
 
@@ -52,10 +54,11 @@ class PointEnv:
     """One task on the JAX engine."""
 
     task: Task
+    costs: tuple[str, ...] = ONE_COST
+    """Those of `task.costs` that a step reports; a single one as a number."""
     fixed_length = True
     discrete = False
     timed = True
-    costs = ONE_COST
     action_size = 2
 
     @property
@@ -128,10 +131,27 @@ class PointEnv:
         return state, Step(
             obs=self._observe(state, acceleration),
             reward=reward + jnp.where(success, state.parameters.goal_reward, 0),
-            cost=cost.astype(reward.dtype),
+            cost=cost.astype(reward.dtype) if self.costs == ONE_COST else self._costs(cost, charged, action),
             terminated=jnp.zeros((), bool),
             truncated=state.time >= task.horizon,
         )
+
+    @property
+    def most_costs(self) -> tuple[float, ...]:
+        """The most that an episode can cost, of each: no step costs more than 1."""
+        return (float(self.horizon),) * len(self.costs)
+
+    def with_costs(self, names: Sequence[str]) -> "PointEnv":
+        """The same task, which reports these costs."""
+        for name in names:
+            check_name("cost", name, self.task.costs)
+        return replace(self, costs=tuple(names))
+
+    def _costs(self, cost: Array, charged: dict[str, Array], action: Float[Array, "2"]) -> Float[Array, "*cost"]:
+        energy = jnp.mean(jnp.square(jnp.clip(action, -1, 1)))
+        found = {"cost": cost, **charged, ENERGY: energy}
+        values = jnp.stack([found[name].astype(energy.dtype) for name in self.costs])
+        return values[0] if len(values) == 1 else values
 
     def sources(self, state: State) -> dict[str, Float[Array, ""]]:
         """The last step's cost by kind of object, each 0 or 1."""

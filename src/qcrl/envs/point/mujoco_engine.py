@@ -84,7 +84,8 @@ class MujocoEngine:
             distance = self._goal_distance()
         self._last_distance = distance
         self.steps += 1
-        return Outcome(self.observe(), reward, self.cost, sources, False, self.steps >= self.task.horizon)
+        energy = float(np.mean(np.square(self._ctrl)))
+        return Outcome(self.observe(), reward, self.cost, sources, False, self.steps >= self.task.horizon, energy)
 
     def observe(self) -> Float[np.ndarray, " obs"]:
         """The observation of the present state; call `mj_forward` first after changing `data` by hand."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from qcrl.envs.point.tasks import Task
+from qcrl.envs.point.tasks import ENERGY, Task
 
 SENSORS = ("accelerometer", "gyro", "magnetometer", "velocimeter")
 
@@ -21,6 +21,14 @@ class Outcome(NamedTuple):
     terminated: bool
     """Never true in the four tasks: their episodes end by the time limit."""
     truncated: bool
+    energy: float | None = None
+    """Mean square of the clipped action, in tasks of the robot."""
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """All costs of the step by name."""
+        energy = {} if self.energy is None else {ENERGY: self.energy}
+        return {"cost": self.cost, **self.sources, **energy}
 
 
 def observation_slices(task: Task) -> dict[str, slice]:

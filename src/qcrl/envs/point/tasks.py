@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Point = tuple[float, float]
+ENERGY = "energy"
+"""Mean square of the clipped action, a cost that every task has."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class Task:
     def cost_kinds(self) -> tuple[str, ...]:
         """The kinds of object that cost."""
         return tuple(kind for kind in ("hazards", "buttons", "gremlins") if getattr(self, kind))
+
+    @property
+    def costs(self) -> tuple[str, ...]:
+        """All that a step can be charged for: 1 for any of the objects, 1 for each kind, and the motors' energy."""
+        return ("cost", *self.cost_kinds, ENERGY)
 
     @property
     def observation_size(self) -> int:

@@ -110,8 +110,8 @@ def _run_batch(batch: Batch) -> Totals:
     for _ in range(batch.task.horizon):
         action, memory = act(keys, inputs, memory)
         outcomes = [engine.step(each) for engine, each in zip(engines, np.asarray(action))]
-        obs, reward, cost = (np.array(x) for x in list(zip(*outcomes))[:3])
-        cost = cost.reshape(batch.size, -1)
+        obs, reward = (np.array(x) for x in list(zip(*outcomes))[:2])
+        cost = np.array([[outcome.costs[name] for name in batch.env.costs] for outcome in outcomes])
         met = np.column_stack([obs, np.asarray(action), reward, cost])
         require_finite(batch.env, np.isfinite(met).all(axis=1))
         totals.returns[:] += reward

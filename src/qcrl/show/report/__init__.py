@@ -82,13 +82,14 @@ def content(
     runs = [load(path) for path in paths]
     names = _names(runs)
     problems: list[str] = []
+    curves = analysis.read_curves(paths)
     return {
         "version": __version__,
         "titles": TITLES,
         "spread": SPREAD,
-        "columns": [*KINDS["curves"], *KINDS["multiplier"]],
+        "columns": _columns(curves),
         "runs": [_run(run, name) for run, name in zip(runs, names)],
-        "curves": [_curve(curves) for curves in analysis.read_curves(paths)],
+        "curves": [_curve(each, _columns(curves)) for each in curves],
         "evaluations": [each for run, name in zip(runs, names) for each in _evaluations(run, name, problems)],
         "certificates": [
             {"run": name, "file": path.name, **asdict(certificate)}
@@ -127,7 +128,7 @@ def _run(run: Run, name: str) -> Json:
         "name": name,
         "label": analysis.label(config),
         "environment": config["environment"]["id"],
-        "constraint": type(run.lanes[0].constraint).__name__,
+        "constraint": " & ".join(type(each).__name__ for each in run.lanes[0].constraints),
         "probabilities": sorted({lane.probability for lane in run.lanes}),
         "limits": sorted({lane.limit for lane in run.lanes}),
         "seeds": len({lane.seed for lane in run.lanes}),
@@ -136,9 +137,15 @@ def _run(run: Run, name: str) -> Json:
     }
 
 
-def _curve(curves: Curves) -> Json:
+def _columns(curves: Sequence[Curves]) -> list[str]:
+    """What is drawn over the training: of each constraint too, where several hold together."""
+    each = list(dict.fromkeys(key for curve in curves for key in curve.bounds))
+    return [*KINDS["curves"], *KINDS["multiplier"], *each, *(f"multiplier_{key}" for key in each)]
+
+
+def _curve(curves: Curves, names: Sequence[str]) -> Json:
     columns = {}
-    for name in (*KINDS["curves"], *KINDS["multiplier"]):
+    for name in names:
         if name in curves.columns:
             steps, mean, std = (_thin(values, CURVE_POINTS) for values in curves.over_seeds(name))
             columns[name] = {"x": steps, "mean": _short(mean), "std": _short(std)}
@@ -148,6 +155,7 @@ def _curve(curves: Curves) -> Json:
         "probability": curves.probability,
         "limit": curves.limit,
         "seeds": len(curves.seeds),
+        "bounds": curves.bounds,
         "columns": columns,
     }
 
@@ -206,9 +214,11 @@ def _replays(
     except UserError as error:
         problems += [str(error)] if kept else []
         return []
-    for lane, *_ in by_setting(kept):
+    for lane, *_ in by_setting([judged for each in kept for judged in each.judged()]):
         policy = run.policy_of(lane)
         title = f"{name}, seed {lane.seed}, p = {lane.probability:g}"
+        if lane.trained is not None:
+            title += f", d = {lane.limit:g}"
         told = lambda done, title=title: progress(f"{title}: episode {done} of {episodes}")
         numbers = replay.choose(policy, which, episodes, engine, progress=told)
         for number in dict.fromkeys(numbers):

@@ -53,7 +53,8 @@ function drawColumn(panels, name, curves, labels) {
     const { x, mean, std } = c.columns[name];
     return { label: c.label, style: style(labels.indexOf(c.label)), x, y: mean, std: c.seeds > 1 ? std : null };
   });
-  const targets = name === "outage" ? curves.map((c) => c.probability) : name === "episode_cost" ? curves.map((c) => c.limit) : [];
+  const asked = (c) => (name === "outage" ? c.probability : name === "episode_cost" ? c.limit : c.bounds?.[name]);
+  const targets = curves.map(asked).filter((y) => y !== undefined);
   // Early costs of many times the limit would flatten all that follows: the axis is made for what comes after the start.
   const settled = (s) => (name === "episode_cost" ? s.y.slice(Math.floor(s.y.length / 5)) : s.y);
   const highest = Math.max(...series.flatMap(settled), ...targets), lowest = Math.min(...series.flatMap((s) => s.y));
@@ -61,9 +62,9 @@ function drawColumn(panels, name, curves, labels) {
   const room = 0.12 * (highest - floor || 1);
   const yHigh = name === "outage" ? Math.min(1, highest + room) : highest + room;
   const ends = series.map((s) => s.y[s.y.length - 1]).filter((y) => y > 0);
-  const log = name === "multiplier" && Math.max(...ends) > data.spread * Math.min(...ends);
+  const log = name.startsWith("multiplier") && Math.max(...ends) > data.spread * Math.min(...ends);
   const yLow = log ? Math.min(...ends) / 10 : name === "episode_return" ? lowest - room : 0;
-  drawChart(panels, { title: data.titles[name], xLabel: "environment steps", series, marks: [...new Set(targets)].map((y) => ({ y })), yLow, yHigh, log });
+  drawChart(panels, { title: data.titles[name] || name.replaceAll("_", " "), xLabel: "environment steps", series, marks: [...new Set(targets)].map((y) => ({ y })), yLow, yHigh, log });
 }
 
 function showSeeds() {
@@ -80,7 +81,21 @@ function showSeeds() {
       return [...own.map((r) => ({ cells: cells(r.seed, r) })), all];
     });
     addTable(section("seeds"), header, rows);
+    showTogether(evaluation);
   }
+}
+
+function showTogether(evaluation) {
+  const rows = evaluation.pooled.flatMap((pooled) => {
+    const each = (pooled.constraints || []).map((c) => ({
+      cells: [c.words, short(c.measured, 4), `${short(c.low, 4)} to ${short(c.high, 4)}`, short(c.bound, 4), c.judged, c.mean_cost_over === null ? "–" : short(c.mean_cost_over, 4)],
+    }));
+    if (pooled.outage_any !== null && pooled.outage_any !== undefined) {
+      each.push({ cells: ["over the limit of any outage constraint", short(pooled.outage_any, 4), "–", "–", "–", "–"], kind: "pooled" });
+    }
+    return each;
+  });
+  if (rows.length) addTable(section("seeds"), ["constraints that hold together", "measured", "95% interval", "asked for", "judged", "mean cost over the limit"], rows);
 }
 
 function showDistribution() {
@@ -113,6 +128,12 @@ function showCertificates() {
   for (const c of data.certificates) {
     const card = element("div", cards, { class: `card ${c.verdict}` });
     element("strong", card, {}, c.verdict);
+    if (c.constraints.length) {
+      element("p", card, {}, `${c.run} on ${c.environment.id} (${c.engine} engine), ${c.episodes} episodes, ${short(100 * c.confidence, 4)}% confidence for each:`);
+      for (const row of c.constraints) element("p", card, {}, row.words);
+      element("code", card, {}, `${c.file} · policy ${String(c.policy_sha256).slice(0, 16)}…`);
+      continue;
+    }
     element("p", card, {}, `${c.run}: Pr(cost > ${c.limit}) ≤ ${c.probability} on ${c.environment.id} (${c.engine} engine)`);
     element("p", card, {}, `${c.outages} outages in ${c.episodes} episodes; at ${short(100 * c.confidence, 4)}% confidence the outage is at most ${short(c.upper_bound, 4)}, and at least ${short(c.lower_bound, 4)}`);
     element("code", card, {}, `${c.file} · policy ${String(c.policy_sha256).slice(0, 16)}…`);

@@ -23,7 +23,7 @@ LEADING = (
 )
 """Columns of metrics.csv after seed, probability and limit; then steps_per_second and the algorithm's own."""
 EPISODE_COLUMNS = ("env_steps", "return", "cost")
-"""Columns of episodes.csv after seed, probability and limit."""
+"""Columns of episodes.csv after seed, probability and limit; then one for each cost where there are several."""
 CURVE_POINTS = 1000
 """About how many points of a run go to TensorBoard and W&B; metrics.csv has them all."""
 
@@ -38,18 +38,21 @@ class Tables:
         scalars: Iterable[str],
         sizes: dict[str, int],
         iterations: int,
+        costs: Sequence[str] = ("cost",),
     ) -> None:
         """`sizes` are the file sizes at the checkpoint that training continues from; empty at the start."""
         self.folder = folder
         self.lanes = lanes
+        self.kinds = [costs.index(lanes[0].constraint.cost), *(range(len(costs)) if len(costs) > 1 else ())]
         self.prefixes = [",".join(map(str, lane.columns.values())) for lane in lanes]
         own = sorted(set(scalars) - set(LEADING) - {"alive"})
         self.columns = (*LEADING, "steps_per_second", *own)
         self.every = max(1, iterations // CURVE_POINTS)
         self.curves: list[Any] = []
+        each = [f"cost_{name}" for name in costs if len(costs) > 1]
         headers = {
             folder / "metrics.csv": (*lanes[0].columns, *self.columns),
-            folder / "episodes.csv": (*lanes[0].columns, *EPISODE_COLUMNS),
+            folder / "episodes.csv": (*lanes[0].columns, *EPISODE_COLUMNS, *each),
         }
         events = [*folder.glob("events.out.*")]
         for path in (*headers, *events):  # all of them, before any is touched
@@ -72,11 +75,13 @@ class Tables:
         )
         for i in alive:
             ended = episodes.finished[i]
-            columns = (episodes.env_steps[i, ended], episodes.return_[i, ended], episodes.cost[i, ended, 0])
+            costs = (episodes.cost[i, ended, kind] for kind in self.kinds)
+            columns = (episodes.env_steps[i, ended], episodes.return_[i, ended], *costs)
             # Host environments sum in double precision, and their sums are written exactly.
             text = repr if episodes.cost.dtype == np.float64 else "{:.8g}".format
             values = zip(*(column.tolist() for column in columns))
-            _append(self.episodes, (f"{self.prefixes[i]},{steps},{text(r)},{text(c)}" for steps, r, c in values))
+            rows = (",".join([self.prefixes[i], str(steps), *map(text, sums)]) for steps, *sums in values)
+            _append(self.episodes, rows)
         for i in alive if self.curves else ():
             if scalars["iteration"][i] % self.every == 0:
                 points = {f"{name}/{self.lanes[i]}": float(table[name][i]) for name in self.columns[2:]}

@@ -129,7 +129,10 @@ def summary(lanes: Sequence[Lane], scalars: dict[str, np.ndarray], steps_per_sec
         values = [f"{setting[column]:g}" for setting in asked if column in setting]
         if values and (name == "asked" or len(set(values)) > 1):
             shown.append(f"{name} {'|'.join(values if len(set(values)) > 1 else values[:1])}")
-    return (
-        f"outage {means('outage', '.3f')} ({', '.join(shown)})  return {means('episode_return', '.2f')}  "
-        f"multiplier {means('multiplier', '.2f')}  {steps_per_second:,.0f} steps/s"
-    )
+    kept = f"outage {means('outage', '.3f')} ({', '.join(shown)})"
+    weight = means("multiplier", ".2f")
+    if len(lanes[0].constraints) > 1:
+        bounds = ("|".join(f"{group[0].constraints[i].bound:g}" for group in groups) for i in range(len(lanes[0].keys)))
+        kept = "  ".join(f"{key} {means(key, '.3g')} (asked {bound})" for key, bound in zip(lanes[0].keys, bounds))
+        weight = ", ".join(means(f"multiplier_{key}", ".2f") for key in lanes[0].keys)
+    return f"{kept}  return {means('episode_return', '.2f')}  multiplier {weight}  {steps_per_second:,.0f} steps/s"

@@ -1,0 +1,147 @@
+"""Constraints that hold together, certified together: each at the full confidence, all on the same episodes.
+
+To certify all is to reject, for each, that it is broken. If one is broken, the certificate is false only where that one
+test errs, so that the error of the whole is the error of one (intersection-union), and nothing is split. To show that
+some constraint is broken, any of them may err, and the error is shared.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from qcrl import stats
+from qcrl.constraints import Constraint, Mean, Outage
+from qcrl.envs.base import Described
+from qcrl.errors import UserError
+from qcrl.evaluation.evaluate import Player, results_of
+from qcrl.evaluation.plan import Plan
+from qcrl.evaluation.summary import Results
+from qcrl.kinds import Json
+from qcrl.runs.lane import Lane
+
+Costs = Float[np.ndarray, " episodes"]
+
+
+def first_outage(lane: Lane) -> Outage:
+    """The outage constraint that the plan is made for."""
+    for constraint in lane.constraints:
+        if isinstance(constraint, Outage):
+            return constraint
+    raise UserError(f"{lane} has no outage constraint, and only outages are planned for; certify a run that has one")
+
+
+def episodes_for(promises: Sequence[float], error: float, power: float, share: float) -> int:
+    """As many as the outage constraint needs that needs most, each expected at this share of its promise."""
+    return max(stats.episodes_needed(promise, 1 - error, share * promise, power) for promise in promises)
+
+
+def promised(lane: Lane, promise: float | Sequence[float] | None) -> list[float]:
+    """What is promised of each outage constraint: what it was trained for unless given, one number for each."""
+    trained = [each.probability for each in lane.constraints if isinstance(each, Outage)]
+    if promise is None:
+        return [float(each) for each in trained]
+    given = list(promise) if isinstance(promise, Sequence) else [promise]
+    if len(given) != len(trained):
+        raise UserError(
+            f"{len(given)} promises are given, but {lane} has {len(trained)} outage constraints that hold together; "
+            "give one promise for each, in their order"
+        )
+    return [Outage(1.0, float(each)).probability for each in given]
+
+
+def counted(lane: Lane, results: Results) -> int:
+    """Outages that count for the choice of a policy: where several constraints hold together, those of the worst."""
+    if len(lane.constraints) == 1:
+        return int(np.sum(results.costs > lane.limit))
+    return min(len(results.costs), round(worst(lane.constraints, results.every) * len(results.costs)))
+
+
+def worst(constraints: Sequence[Constraint], every: Mapping[str, Costs]) -> float:
+    """The first outage that counts for the choice of a policy: its probability, times how far the worst is used up."""
+    first = next((each.probability for each in constraints if isinstance(each, Outage)), 1.0)
+    used = [each.measure(every[each.cost]) / max(each.bound, 1e-12) for each in constraints]
+    return float(first * max(used))
+
+
+def largest_costs(env: Described) -> dict[str, float]:
+    """The most that an episode can cost, by name, as far as the environment says so."""
+    return dict(zip(env.costs, getattr(env, "most_costs", ())))
+
+
+def judge(
+    constraints: Sequence[Constraint],
+    promises: Sequence[float],
+    every: Mapping[str, Costs],
+    largest: Mapping[str, float],
+    error: float,
+) -> tuple[str, list[Json]]:
+    """The verdict on all of them, and a row on each."""
+    left = list(promises)
+    shared = error / len(constraints)
+    rows = []
+    for constraint in constraints:
+        promise = left.pop(0) if isinstance(constraint, Outage) else float(constraint.limit)
+        rows.append(_row(constraint, promise, every[constraint.cost], largest.get(constraint.cost), error, shared))
+    return verdict_of(rows), rows
+
+
+def count(
+    play: Player, lane: Lane, policy: Path, plan: Plan, seed: int, promises: Sequence[float]
+) -> tuple[str, list[int], list[Json]]:
+    """Run the episodes: the verdict on all constraints, the outages of the first, and a row on each."""
+    (totals,) = play.play([play.run.policy_in(policy, lane)], plan.episodes, [[seed, *b"certify"]], "certify")
+    every, first = results_of(lane, play.env, totals).every, first_outage(lane)
+    verdict, rows = judge(lane.constraints, promises, every, largest_costs(play.env), plan.error)
+    return verdict, [int(np.sum(every[first.cost] > first.limit))], rows
+
+
+def verdict_of(rows: Sequence[Json]) -> str:
+    """Certified where every constraint is that can be; violated where one is."""
+    verdicts = {row["verdict"] for row in rows} - {"not certifiable"}
+    return "violated" if "violated" in verdicts else "certified" if verdicts == {"certified"} else "undecided"
+
+
+def _row(
+    constraint: Constraint, promise: float, costs: Costs, largest: float | None, error: float, shared: float
+) -> Json:
+    row: Json = {"trained": constraint.as_dict(), "promise": promise}
+    of = "" if constraint.cost == "cost" else f" of {constraint.cost}"
+    if isinstance(constraint, Outage):
+        outages, episodes = int(np.sum(costs > constraint.limit)), len(costs)
+        upper = stats.outage_bound(outages, episodes, 1 - error)
+        lower = stats.outage_lower_bound(outages, episodes, 1 - shared)
+        asked = f"At most {promise:g} of episodes cost more than {constraint.limit:g}{of}"
+        found = f"{outages:,} outages"
+        row["outages"] = outages
+    elif isinstance(constraint, Mean) and largest is not None:
+        upper = stats.mean_bound(costs, largest, 1 - error)
+        lower = largest - stats.mean_bound(largest - costs, largest, 1 - shared)
+        asked = f"Episodes cost at most {promise:g}{of} on average"
+        found = f"{costs.mean():.4g} on average"
+        row["mean"] = float(costs.mean())
+    else:
+        why = (
+            "the largest possible cost is not known" if isinstance(constraint, Mean) else "it is no outage and no mean"
+        )
+        words = f"That {constraint.words} cannot be certified, since {why}; {constraint.measure(costs):.4g} was found."
+        return row | {"verdict": "not certifiable", "words": words}
+    verdict = "certified" if upper <= promise else "violated" if lower > promise else "undecided"
+    words = f"{asked}: {verdict}, {found}, bounds {lower:.4g} to {upper:.4g}."
+    return row | {"verdict": verdict, "upper_bound": upper, "lower_bound": lower, "words": words}
+
+
+def same(found: Sequence[Json], written: Sequence[Json]) -> bool:
+    """Whether rows say the same, up to rounding of bounds and means."""
+    if len(found) != len(written):
+        return False
+    for one, two in zip(found, written):
+        if one.keys() != two.keys():
+            return False
+        numbers = [name for name in one if name in ("upper_bound", "lower_bound", "mean", "promise")]
+        if any(one[name] != two[name] for name in one if name not in (*numbers, "words")):
+            return False
+        if not all(np.isclose(one[name], two[name], rtol=1e-6, atol=1e-9) for name in numbers):
+            return False
+    return True
