@@ -288,7 +288,8 @@ def advice(
             f"{why}; it was trained for {lane.probability:g}, so train on with --resume --steps {1.5 * steps:.3g}, or "
             "promise more in case the environment permits no less"
         )
-    lower = min(lane.probability * planned / found.outage, target(plan.promise, plan.error, plan.episodes))
+    found_at = max(found.outage, 1 / found.episodes)
+    lower = min(lane.probability * planned / found_at, target(plan.promise, plan.error, plan.episodes))
     again = f"train anew with --promise {plan.promise:g} --outage {lower:.2g}"
     if high < plan.promise:
         more = stats.episodes_needed(plan.promise, 1 - plan.error, high, POWER)

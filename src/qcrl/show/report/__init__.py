@@ -20,7 +20,8 @@ from qcrl.evaluation.certificate import read_certificate
 from qcrl.kinds import Json
 from qcrl.runs.checkpoints import write_file
 from qcrl.runs.folder import Run, check_format, load
-from qcrl.runs.lane import by_setting
+from qcrl.runs.jax_policy import JaxPolicy
+from qcrl.runs.lane import Lane, by_setting
 from qcrl.sampling.play import ENGINES
 from qcrl.show import curves as analysis
 from qcrl.show import episode as replay
@@ -215,8 +216,8 @@ def _replays(
         problems += [str(error)] if kept else []
         return []
     for lane, *_ in by_setting([judged for each in kept for judged in each.judged()]):
-        policy = run.policy_of(lane)
-        title = f"{name}, seed {lane.seed}, p = {lane.probability:g}"
+        policy, whose = _shown_policy(run, lane)
+        title = f"{name}, {whose}, p = {lane.probability:g}"
         if lane.trained is not None:
             title += f", d = {lane.limit:g}"
         told = lambda done, title=title: progress(f"{title}: episode {done} of {episodes}")
@@ -235,6 +236,14 @@ def _replays(
                 }
             )
     return recorded
+
+
+def _shown_policy(run: Run, lane: Lane) -> tuple[JaxPolicy, str]:
+    """The certified policy of a promise about this limit, if there is one; else the lane's own."""
+    try:
+        return run.promised(limit=lane.limit), "promised policy"
+    except UserError:
+        return run.policy_of(lane), f"seed {lane.seed}"
 
 
 def _scenes(scenes: Sequence[Scene | TwoPathScene]) -> Json:

@@ -136,6 +136,8 @@ function showCertificates() {
     }
     element("p", card, {}, `${c.run}: Pr(cost > ${c.limit}) ≤ ${c.probability} on ${c.environment.id} (${c.engine} engine)`);
     element("p", card, {}, `${c.outages} outages in ${c.episodes} episodes; at ${short(100 * c.confidence, 4)}% confidence the outage is at most ${short(c.upper_bound, 4)}, and at least ${short(c.lower_bound, 4)}`);
+    if (c.parts.length) element("p", card, {}, `A mixture: ${c.parts.map((part) => `${part.policy} in ${short(100 * part.weight, 3)}% of episodes`).join(", ")}`);
+    if (c.candidates > 1) element("p", card, {}, `Chosen among ${c.candidates} policies, on other episodes${c.attempt > 1 ? `; attempt ${c.attempt}` : ""}`);
     element("code", card, {}, `${c.file} · policy ${String(c.policy_sha256).slice(0, 16)}…`);
   }
 }
