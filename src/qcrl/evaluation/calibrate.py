@@ -166,11 +166,13 @@ def calibration_rows(run_path: Path, candidates: Sequence[Candidate], measured: 
 def _outages(measured: Sequence[Measured]) -> list[Float[np.ndarray, " draws"]]:
     """Outages that each may have, evenly over its beta distribution, in an order of its own."""
     rng = np.random.default_rng(0)
+    return [rng.permutation(_beta(each.outages, each.episodes)) for each in measured]
+
+
+@lru_cache(maxsize=4096)
+def _beta(outages: int, episodes: int) -> Float[np.ndarray, " draws"]:
     levels = (np.arange(DRAWS) + 0.5) / DRAWS
-    return [
-        rng.permutation(stats.beta.ppf(levels, each.outages + 0.5, each.episodes - each.outages + 0.5))
-        for each in measured
-    ]
+    return stats.beta.ppf(levels, outages + 0.5, episodes - outages + 0.5)
 
 
 @lru_cache(maxsize=64)
