@@ -154,3 +154,37 @@ def sound(tmp_path_factory):
     out = tmp_path_factory.mktemp("sound") / "run"
     options = {"preset": "fast", "out": out, "progress": False, **cases.SMALL}
     return qcrl.train("ppo_lag", zoo.Sound, qcrl.Outage(3, 0.1), 80, **options).path
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("steps = inf", "line 2, steps: inf is given"),
+        ('preset = ""', "line 2, preset: it is empty"),
+        ("seeds = 1000000000", "line 2, seeds: that makes 1,000,000,000 lanes"),
+    ],
+)
+def test_a_grid_of_such_values_is_refused(tmp_path, line, words, capsys):
+    (tmp_path / "grid.toml").write_text(f'environments = ["TwoPathEnv-v0"]\n{line}\nalgorithms = ["ppo_lag"]\n')
+    assert cli.main(["sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out")]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_whose_name_has_dollars_is_drawn(fake, tmp_path):
+    runs = [str(train(tmp_path / name).path) for name in ("a$b$_x", "c$d$^")]
+    assert cli.main(["plot", *runs, "--out", str(tmp_path / "plot.png")]) == 0
+    assert cli.main(["report", runs[0], "--engine", "warp", "--out", str(tmp_path / "report.html")]) == 2
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_verdict_that_is_stopped_says_that_the_run_is_saved(fake, tmp_path, monkeypatch, capsys):
+    from qcrl.evaluation import verdict
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    run = train(tmp_path / "run")
+    monkeypatch.setattr(verdict, "verdict", stopped)
+    assert cli.main(["train", "--resume", "--out", str(run.path)]) == 130
+    assert f"stopped before the verdict; the trained run is saved in {run.path}" in capsys.readouterr().err

@@ -92,6 +92,8 @@ def coerce(hint: Any, value: Any) -> Any:
             return hint(value)
     elif isinstance(value, hint):
         return value
+    elif hint is str and value is None:
+        return "none"
     raise ValueError(f"{value!r} is not {describe(hint)}")
 
 

@@ -1,14 +1,19 @@
 """How much memory programs and states take, from their shapes alone: nothing is compiled or run."""
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 from qcrl.errors import UserError
 from qcrl.kinds import Tree
+
+if TYPE_CHECKING:  # a tenth of a second
+    from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
 
 
 def tree_bytes(tree: Tree) -> int:

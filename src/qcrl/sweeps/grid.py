@@ -80,6 +80,8 @@ class Cell:
 
 HINTS = get_type_hints(Cell)
 LISTS = ("environments", "limits", "probabilities", "learning_rates")
+MOST_LANES = 100_000
+"""Each has a policy file of its own."""
 LEAST = {"seeds": 1, "first_seed": 0, "steps": 1, "episodes": 0, "max_lanes": 0}
 CLOSINGS = ("", "]", "]]", "]}", "]}]", "]}}", "]}}]", "}", "}}", "}]", "}}]")
 """What may be open at the end of a line."""
@@ -148,6 +150,8 @@ def _values(table: Json, known: list[str], where: Where) -> Settings:
         with _at(where, key):
             check_name("key", key, known)
         hint = HINTS[key]
+        if value == "":
+            raise UserError(f"{where(key)}: it is empty; give a value, or leave the key out")
         try:
             values[key] = dict(value) if key == "overrides" and isinstance(value, dict) else _coerce(hint, value)
         except (ValueError, TypeError, OverflowError):
@@ -182,6 +186,11 @@ def _check(cell: Cell, where: Where) -> Iterator[Cell]:
     for key, least in LEAST.items():
         if getattr(cell, key) < least:
             raise UserError(f"{where(key)}: {getattr(cell, key)} is given, but it must be at least {least}; change it")
+    lanes = cell.seeds * len(cell.limits) * len(cell.probabilities) * max(1, len(cell.learning_rates))
+    if lanes > MOST_LANES:
+        raise UserError(
+            f"{where('seeds')}: that makes {lanes:,} lanes, but a cell has at most {MOST_LANES:,}; change it"
+        )
     for number, limit in enumerate(cell.limits):
         with _at(where, "limits", number):
             Outage(limit, 0.5)
