@@ -36,6 +36,7 @@ DEFAULTS: Settings = {
     "cost": "found, in a step of six values or in info",
     "workers": 0,
     "step_timeout": 60.0,
+    "on_error": "stop",
     "checkpoint_interval": 60,
     "wandb": "off",
     "deterministic": "off",
@@ -83,6 +84,7 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
     )
     option("--workers", "processes that step environments in Python; 0 is this one", type=int, metavar="N")
     option("--step-timeout", "seconds to wait for a worker before giving up", type=float, metavar="S")
+    option("--on-error", "what to do where an environment in Python breaks: stop, or restart it", metavar="WHAT")
     option("--checkpoint-interval", "seconds between checkpoints", type=float, metavar="S")
     promised.add_options(option)
     option("--wandb", "log to this project of Weights & Biases as well", nargs="?", const="qcrl", metavar="PROJECT")
@@ -161,6 +163,7 @@ def run(args: argparse.Namespace) -> int:
         wandb=args.wandb,
         workers=given["workers"],
         step_timeout=given["step_timeout"],
+        on_error=given["on_error"],
         **{
             name.removeprefix("field_"): hyperparameters.parse(",".join(typed) if isinstance(typed, list) else typed)
             for name, typed in vars(args).items()

@@ -42,9 +42,12 @@ class HostSampler:
         seeds: Sequence[int],
         first_iteration: int = 0,
         watch: Watch = Watch(),  # noqa: B008
+        restarts: Callable[[], int] | None = None,
     ) -> None:
         """`seeds` are those of the lanes. A run that is resumed begins with fresh episodes."""
         self.watch = watch
+        self.restarts = restarts
+        """How often environments were made anew, where that is reported."""
         self.learner = learner
         self.env = env
         self.fleet = fleet
@@ -97,7 +100,10 @@ class HostSampler:
         episodes = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *ended)
         if self.blocks > 1:
             now, outcome = self.finish(state, now, _single(episodes), outcome)
-        return now, Metrics(outcome.scalars, episodes)
+        return now, Metrics(outcome.scalars | self._report(), episodes)
+
+    def _report(self) -> Scalars:
+        return {} if self.restarts is None else {"restarts": jnp.full(self.shape[0], self.restarts(), jnp.float32)}
 
     def compile(self, shapes: State) -> Scalars:
         """Compile the learner for a state of these shapes, and return what an iteration reports, by name."""
@@ -125,7 +131,7 @@ class HostSampler:
             ends = (shapes, shapes, shaped(length * num_envs * self.blocks), outcome)
             self.finish = finish.lower(*ends).compile()
             outcome = jax.eval_shape(finish, *ends)[1]
-        return outcome.scalars
+        return outcome.scalars | self._report()
 
     def collect(
         self, actor: Tree, words: np.ndarray, env_steps: np.ndarray, block: int = 0

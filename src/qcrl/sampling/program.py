@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from qcrl.envs.base import Described, Environment
 from qcrl.envs.host.environment import HostEnv
-from qcrl.errors import UserError
+from qcrl.errors import UserError, check_name
 from qcrl.kinds import Tree
 from qcrl.sampling import device, memory
 from qcrl.sampling.host import HostSampler, Watch
@@ -37,6 +37,8 @@ class Workers(NamedTuple):
     """How many; 0 steps them in this one."""
     timeout: float = 60.0
     """Seconds after which one that does not answer ends the training."""
+    on_error: str = "stop"
+    """What follows where an environment breaks: stop, or restart."""
 
 
 def check_environments(learner: Learner, env: Described, lanes: int, workers: Workers) -> None:
@@ -45,6 +47,7 @@ def check_environments(learner: Learner, env: Described, lanes: int, workers: Wo
         raise UserError(
             f"workers is {workers.processes} and step_timeout {workers.timeout}, but must be from 0 on, and above 0"
         )
+    check_name("reaction to errors", workers.on_error, ("stop", "restart"))
     if isinstance(env, HostEnv):
         env.check_count(lanes * learner.num_envs, workers.processes)
     elif workers.processes:
@@ -85,8 +88,9 @@ def open_program(
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
     if isinstance(env, HostEnv):
         count = len(seeds) * learner.num_envs
-        with closing(env.fleet(count, workers.processes, workers.timeout, say)) as fleet:
-            sampler = HostSampler(learner, env, fleet, seeds, first, watch)
+        restart = workers.on_error == "restart"
+        with closing(env.fleet(count, workers.processes, workers.timeout, say, restart)) as fleet:
+            sampler = HostSampler(learner, env, fleet, seeds, first, watch, fleet.restarts if restart else None)
             yield Program(sampler.iterate, sampler.compile(shapes))
         return
     devices = mesh(env, len(seeds))

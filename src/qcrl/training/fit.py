@@ -25,6 +25,10 @@ MINIBATCH = 64
 """Steps that a gradient step is taken on."""
 
 
+SETTLING = 1.25
+"""The learning rate falls as if it were to be 0 after so many times the training: a fifth of it is left at the end."""
+
+
 class Pace(NamedTuple):
     """How quickly an environment is stepped, and how long its episodes are."""
 
@@ -53,7 +57,7 @@ def batch(pace: Pace, most: int, workers: int = 0) -> int:
     return max(LEAST, most >> halvings)
 
 
-FITTED = ("num_envs", "steps_per_env", "chunk_length", "minibatches", "separate_critics")
+FITTED = ("num_envs", "steps_per_env", "chunk_length", "minibatches", "separate_critics", "learning_rate_end")
 """What `complete` may choose."""
 
 
@@ -65,14 +69,16 @@ def chosen_before(out: str | Path | None) -> Settings:
     return {name: stored[name] for name in FITTED if name in stored}
 
 
-def complete(algorithm: Algorithm, env: HostEnv, given: Settings, workers: int, say: Callable[[str], None]) -> Settings:
-    """What was given, and what fits it: the batch to the simulator, chunks and minibatches to the batch."""
+def complete(
+    algorithm: Algorithm, env: HostEnv, given: Settings, steps: float, workers: int, say: Callable[[str], None]
+) -> Settings:
+    """What was given, and what fits it: the batch to the simulator, the rest to the batch and the training's steps."""
     filled = dict(given)
     if env.make is not None and not {"num_envs", "steps_per_env"} & given.keys():
         pace = measure(env)
-        steps = batch(pace, algorithm.steps_per_iteration, workers)
-        filled["num_envs"] = algorithm.num_envs if steps >= algorithm.steps_per_iteration else algorithm.num_envs // 2
-        filled["steps_per_env"] = steps // filled["num_envs"]
+        size = batch(pace, algorithm.steps_per_iteration, workers)
+        filled["num_envs"] = algorithm.num_envs if size >= algorithm.steps_per_iteration else algorithm.num_envs // 2
+        filled["steps_per_env"] = size // filled["num_envs"]
         say(
             f"{env.id} takes {pace.steps_per_second:,.0f} steps a second and about {pace.episode_length:,.0f} steps an "
             f"episode: an iteration is {filled['num_envs']} environments x {filled['steps_per_env']} steps"
@@ -82,12 +88,14 @@ def complete(algorithm: Algorithm, env: HostEnv, given: Settings, workers: int, 
     value = lambda name: filled.get(name, getattr(algorithm, name))
     if value("lstm_size"):
         filled.setdefault("separate_critics", False)
-    steps = value("steps_per_env")
-    if steps % value("chunk_length"):
-        filled.setdefault("chunk_length", steps)
+    length = value("steps_per_env")
+    if length % value("chunk_length"):
+        filled.setdefault("chunk_length", length)
     if "minibatches" not in given:
         remembers = value("lstm_size") or value("late_cost")
-        pieces = value("num_envs") * steps // (value("chunk_length") if remembers else 1)
-        wanted = max(1, min(pieces, value("num_envs") * steps // MINIBATCH))
+        pieces = value("num_envs") * length // (value("chunk_length") if remembers else 1)
+        wanted = max(1, min(pieces, value("num_envs") * length // MINIBATCH))
         filled["minibatches"] = next(count for count in range(wanted, 0, -1) if pieces % count == 0)
+    if not {"learning_rate_end", "learning_rate_halving"} & given.keys():
+        filled["learning_rate_end"] = SETTLING * math.ceil(steps / (value("num_envs") * length))
     return filled

@@ -58,6 +58,7 @@ def train(
     cost: Costs = None,
     workers: int = 0,
     step_timeout: float = 60.0,
+    on_error: str = "stop",
     recent: int = 0,
     extra: Json | None = None,
     greeting: str = "",
@@ -84,6 +85,7 @@ def train(
         of six values that a step returns, or info["cost"]. Of qcrl's tasks: costs to report besides the constraints'.
     workers: processes that step environments which run in Python; 0 steps them in this one.
     step_timeout: seconds after which a worker that does not answer ends the training.
+    on_error: stop, or restart an environment in Python that breaks; its episode then counts as cut off.
     recent: how many earlier policies of the last quarter of the training to keep, per lane, in policies/recent.
     extra: what else config.json shall hold.
     greeting: what to say once nothing stands in the way.
@@ -101,7 +103,8 @@ def train(
         algo = build(algo, preset)
         if preset == HOST_PRESET and isinstance(environment, HostEnv):
             given = fit.chosen_before(out) | overrides if resume else overrides
-            overrides = fit.complete(algo, environment, given, workers, notes.append)
+            whole = checks.length(algo, preset, steps, environment)
+            overrides = fit.complete(algo, environment, given, whole, workers, notes.append)
     algorithm = hyperparameters.replace(algo, overrides)
     algorithm = checks.fit(algorithm, environment, overrides)
     lanes = checks.lanes(algorithm, constraint, seeds, first_seed, rates)
@@ -110,7 +113,7 @@ def train(
     steps = checks.length(algorithm, preset, steps)
     if not checkpoint_interval >= 0:
         raise UserError(f"checkpoint_interval is {checkpoint_interval}, but must be a number of seconds from 0 on")
-    stepping = Workers(workers, step_timeout)
+    stepping = Workers(workers, step_timeout, on_error)
     program.check_environments(algorithm, environment, len(lanes), stepping)
     if wandb is not None:
         require_wandb()

@@ -12,6 +12,7 @@ from qcrl.envs.host import boundary, costs
 from qcrl.envs.host.costs import Costs, CostSource
 from qcrl.envs.host.fleet import Fleet, Local
 from qcrl.envs.host.products import Product
+from qcrl.envs.host.restarting import Restarting
 from qcrl.envs.host.spaces import Actions, check_observations, describe_actions, random_actions
 from qcrl.envs.host.vector import Vector
 from qcrl.envs.host.workers import Workers
@@ -70,13 +71,22 @@ class HostEnv:
         return None if self.make is not None else getattr(self.only, "num_envs", 1)
 
     def fleet(
-        self, count: int, workers: int = 0, timeout: float = 60.0, say: Callable[[str], None] = lambda text: None
+        self,
+        count: int,
+        workers: int = 0,
+        timeout: float = 60.0,
+        say: Callable[[str], None] = lambda text: None,
+        restart: bool = False,
     ) -> Fleet:
-        """So many environments, in this process or in worker processes."""
+        """So many environments, in this process or in worker processes; with `restart` made anew where they break."""
         self.check_count(count, workers)
+        if restart and self.make is None:
+            raise UserError(f"{self.id} was given as an object, which cannot be made anew; give the function instead")
         if self.make is not None:
             if workers:
-                return Workers(self.make, self.source, self.id, count, workers, timeout, say, self.masks)
+                return Workers(self.make, self.source, self.id, count, workers, timeout, say, self.masks, restart)
+            if restart:
+                return Restarting(self.make, count, self.source, self.id, say=say, masks=self.masks)
             made = [boundary.make(self.make, self.id) for _ in range(count)]
             return Local(made, self.source, self.id, say=say, masks=self.masks)
         if is_vector(self.only):

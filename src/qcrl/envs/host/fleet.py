@@ -14,6 +14,8 @@ from qcrl.kinds import GymEnv
 Seeds = Sequence[int | None]
 
 
+Step = tuple[Float[np.ndarray, " obs"], float, list[float], bool, bool]
+"""Observation, reward, costs, terminated, truncated."""
 Flags = Bool[np.ndarray, " env"]
 
 
@@ -45,6 +47,8 @@ class Fleet(Protocol):
         """`seeds` are for the episodes that begin with this step; without them environments go on with theirs."""
         ...
 
+    def restarts(self) -> int: ...
+
     def close(self) -> None: ...
 
 
@@ -64,10 +68,20 @@ class Local:
         self.envs = [Single(env, source, f"environment {first + i} of {env_id}", masks) for i, env in enumerate(envs)]
 
     def reset(self, seeds: Seeds) -> Float[np.ndarray, "env obs"]:
-        return np.stack([env.reset(seed) for env, seed in zip(self.envs, seeds)])
+        return np.stack([self.reset_one(index, seed) for index, seed in enumerate(seeds)])
+
+    def reset_one(self, index: int, seed: int | None) -> Float[np.ndarray, " obs"]:
+        return self.envs[index].reset(seed)
+
+    def step_one(self, index: int, action: np.ndarray) -> Step:
+        return self.envs[index].step(action)
+
+    def restarts(self) -> int:
+        """How often environments were made anew."""
+        return 0
 
     def step(self, actions: np.ndarray, seeds: Seeds | None = None) -> Outcome:
-        rows = [env.step(action) for env, action in zip(self.envs, actions)]
+        rows = [self.step_one(index, action) for index, action in enumerate(actions)]
         columns = list(zip(*rows))
         next_obs = np.stack(columns[0])
         reward, cost = (np.array(column, np.float64) for column in columns[1:3])
@@ -77,7 +91,7 @@ class Local:
         if ended:
             obs = next_obs.copy()
             for i in ended:
-                obs[i] = self.envs[i].reset(None if seeds is None else seeds[i])
+                obs[i] = self.reset_one(i, None if seeds is None else seeds[i])
         return Outcome(np.ones(len(rows), bool), obs, next_obs, reward, cost, terminated, truncated)
 
     def close(self) -> None:

@@ -92,6 +92,10 @@ class Vector:
         self.raw = raw
         return Outcome(real, self._flat(raw), next_obs, reward, cost, terminated & real, truncated & real)
 
+    def restarts(self) -> int:
+        """None: it cannot be made anew."""
+        return 0
+
     def close(self) -> None:
         """The vector environment is the user's, who may go on with it."""
 

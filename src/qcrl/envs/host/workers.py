@@ -16,6 +16,7 @@ from jaxtyping import Float
 from qcrl.envs.host import boundary
 from qcrl.envs.host.costs import CostSource
 from qcrl.envs.host.fleet import Local, Outcome, Seeds
+from qcrl.envs.host.restarting import Restarting
 from qcrl.errors import BrokenEnvironment, UserError, WorkerFailure
 from qcrl.kinds import GymEnv, Tree
 
@@ -47,6 +48,7 @@ class Workers:
         timeout: float,
         say: Callable[[str], None],
         masks: int = 0,
+        restart: bool = False,
     ) -> None:
         import cloudpickle  # comes with Gymnasium, which training on a device does without
 
@@ -58,7 +60,7 @@ class Workers:
         self.workers: list[Worker] = []
         for i, (first, last) in enumerate(pairwise(bounds)):
             ours, theirs = context.Pipe()
-            job = cloudpickle.dumps((make, source, env_id, int(first), int(last - first), masks))
+            job = cloudpickle.dumps((make, source, env_id, int(first), int(last - first), masks, restart))
             process = context.Process(target=serve, args=(theirs, job), name=f"qcrl-worker-{i}", daemon=True)
             name = f"worker {i} (environments {first} to {last - 1} of {env_id})"
             self.workers.append(Worker(name, process, ours, slice(first, last)))
@@ -73,6 +75,10 @@ class Workers:
         self.steps += 1
         replies = self._ask("step", actions, seeds)
         return Outcome(*(np.concatenate(column) for column in zip(*replies)))
+
+    def restarts(self) -> int:
+        """How often environments were made anew, in all processes."""
+        return sum(self._ask("restarts"))
 
     def close(self) -> None:
         for worker in self.workers:
@@ -142,7 +148,8 @@ def serve(pipe: Connection, job: bytes) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"  # an environment that uses JAX must not take the accelerator
     import cloudpickle
 
-    fleet, name = None, "the environment"
+    fleet: Local | None = None
+    name = "the environment"
     answer: tuple[str | None, Tree]
     while True:
         try:
@@ -151,8 +158,11 @@ def serve(pipe: Connection, job: bytes) -> None:
             return
         try:
             if fleet is None:
-                make, source, name, first, count, masks = cloudpickle.loads(job)
-                fleet = Local([boundary.make(make, name) for _ in range(count)], source, name, first, masks=masks)
+                make, source, name, first, count, masks, restart = cloudpickle.loads(job)
+                if restart:
+                    fleet = Restarting(make, count, source, name, first, masks=masks)
+                else:
+                    fleet = Local([boundary.make(make, name) for _ in range(count)], source, name, first, masks=masks)
                 answer = (None, None)
             else:
                 answer = (None, getattr(fleet, method)(*columns))

@@ -1,0 +1,78 @@
+"""Simulators that fail: with on_error=restart their episode is cut off, they are made anew, and this is counted."""
+
+import numpy as np
+import pytest
+
+import qcrl
+from host_envs import SMALL, Ragged
+from qcrl import UserError
+from qcrl.envs.host import restarting
+from qcrl.envs.host.environment import open_host
+from qcrl.errors import BrokenEnvironment
+
+CONSTRAINT = qcrl.Outage(5.0, 0.1)
+
+
+class Fragile(Ragged):
+    """Breaks at every 30th step that all of its kind have taken."""
+
+    taken, every, made = 0, 30, 0
+
+    def __init__(self):
+        super().__init__()
+        type(self).made += 1
+
+    def step(self, action):
+        type(self).taken += 1
+        if self.taken % self.every == 0:
+            raise RuntimeError("the solver has not converged")
+        return super().step(action)
+
+
+@pytest.fixture
+def fragile(monkeypatch):
+    for name in ("taken", "made"):
+        monkeypatch.setattr(Fragile, name, 0)
+    return Fragile
+
+
+def test_training_goes_on_and_counts(fragile, tmp_path):
+    settings = {"steps": 160, "progress": False, **SMALL, "epochs": 1}
+    run = qcrl.train("ppo_lag", fragile, CONSTRAINT, out=tmp_path / "run", on_error="restart", **settings)
+    assert run.metrics["iteration"].tolist() == [1, 2]
+    assert run.metrics["restarts"].tolist() == [2, 5]  # 160 steps and one to find the cost
+    with pytest.raises(UserError, match="the solver has not converged"):
+        qcrl.train("ppo_lag", fragile, CONSTRAINT, out=tmp_path / "other", **settings)
+
+
+def test_the_broken_episode_is_cut_off_at_what_was_seen_last(fragile):
+    said = []
+    fleet = open_host(fragile).fleet(2, say=said.append, restart=True)
+    fragile.taken = 0
+    before = fleet.reset([1, 2])
+    made, action = fragile.made, np.zeros((2, 2), np.float32)
+    for _ in range(14):
+        out = fleet.step(action)
+        before = out.obs
+    out = fleet.step(action)
+    assert (out.truncated[1], out.terminated[1], out.reward[1], out.cost[1, 0]) == (True, False, 0.0, 0.0)
+    np.testing.assert_array_equal(out.next_obs[1], before[1])
+    np.testing.assert_array_equal(out.obs[1], [0.0, 0.0])
+    assert (fragile.made, fleet.restarts()) == (made + 1, 1)
+    assert "RuntimeError: the solver has not converged" in said[0]
+    fleet.close()
+
+
+def test_what_breaks_too_often_ends_the_training(fragile, monkeypatch):
+    fleet = open_host(fragile).fleet(1, restart=True)
+    fleet.reset([0])
+    monkeypatch.setattr(Fragile, "every", 1)
+    for _ in range(restarting.IN_A_ROW):
+        assert fleet.step(np.zeros((1, 2), np.float32)).truncated[0]
+    with pytest.raises(BrokenEnvironment, match=f"broke {restarting.IN_A_ROW + 1} times in a row"):
+        fleet.step(np.zeros((1, 2), np.float32))
+    only = open_host(Ragged())
+    with pytest.raises(UserError, match="given as an object"):
+        only.fleet(1, restart=True)
+    with pytest.raises(UserError, match="reaction to errors 'ignore'"):
+        qcrl.train("ppo_lag", Ragged, CONSTRAINT, on_error="ignore", **SMALL)
