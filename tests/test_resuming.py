@@ -204,7 +204,7 @@ def test_bytes_that_are_no_text_are_other_columns(copy):
 
 def test_a_run_that_is_refused_before_training_leaves_no_folder(fake, tmp_path):
     with pytest.raises(UserError, match=r"take .* GB at least"):
-        train(tmp_path / "run", num_envs=10**9)
+        train(tmp_path / "run", window=2 * 10**9)
     assert not (tmp_path / "run").exists()
 
 
