@@ -7,6 +7,7 @@ With --minutes it stops by itself, saved, with exit code 143. --steps-scale 0.00
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -15,7 +16,6 @@ from pathlib import Path
 import qcrl
 from qcrl.constraints import Constraint, Together
 from qcrl.runs.folder import Run
-from qcrl.show.curves import read_json
 from qcrl.show.figures import plot
 
 LIMITS = (5.0, 10.0, 15.0, 20.0, 30.0)
@@ -62,9 +62,9 @@ def trained(args: argparse.Namespace, name: str, env: str, asked: object, seeds:
 def evaluated(args: argparse.Namespace, run: Run, **asked: object) -> dict:
     """The evaluation of a run, made unless it is there."""
     path = run.path / "evaluation-jax.json"
-    if not path.exists() or read_json(path)["episodes"] < args.episodes:
+    if not path.exists() or json.loads(path.read_text())["episodes"] < args.episodes:
         qcrl.evaluate(run, args.episodes, **asked)  # type: ignore[arg-type]
-    return read_json(path)
+    return json.loads(path.read_text())
 
 
 def per_seed(found: dict, key: str) -> str:

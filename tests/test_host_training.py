@@ -195,7 +195,7 @@ def test_a_killed_worker_is_named_at_once_and_the_run_can_be_resumed(tmp_path):
         ("train CartPole-v1 --cost nothing", "has no cost"),
         ("train CartPole-v1 --cost nowhere:cost", "cannot be imported"),
         ("train NoSuch-v7", "there is no environment 'NoSuch-v7'"),
-        ("train DynamicEnv-v0 --cost x", "has its own"),
+        ("train DynamicEnv-v0 --cost x", "there is no cost 'x'"),
     ],
 )
 def test_mistakes_on_the_command_line_are_one_sentence(line, words, capsys, tmp_path, monkeypatch):
