@@ -198,3 +198,17 @@ def test_training_with_a_promise_ends_with_a_certificate_a_film_and_a_report(fak
     assert qcrl.load(out).certificates[0]["candidates"] == 6
     assert main(["train", "--resume", "--out", str(out)]) == 0  # the promise is the run's, and the attempt the same
     assert len(qcrl.load(out).certificates) == 1
+
+
+def test_calls_are_counted_beside_trainings_to_the_promise_and_go_on_where_they_were(fake, tmp_path, capsys):
+    """Untrained fakes take either route: outages of about .18 keep .5."""
+    options = dict(algo="fake", env="TwoPathEnv-v0", calls=2, steps=1000, episodes=200, promise=0.5, out=tmp_path)
+    command = ["bench", "promise", *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
+    assert main([*command, "--set", "scale=0"]) == 0
+    assert "2 of 2 certified" in capsys.readouterr().out
+    file = tmp_path / "TwoPathEnv-v0-fast-p0.5" / "rows.csv"
+    rows = file.read_text().splitlines()
+    assert [row.split(",")[0] for row in rows] == ["kind", "call", "call", "plain", "plain"]
+    file.write_text("\n".join(rows[:-1]) + "\n")
+    assert main([*command, "--set", "scale=0"]) == 0
+    assert file.read_text().splitlines() == rows

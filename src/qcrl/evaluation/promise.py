@@ -57,7 +57,7 @@ MOST_AFFORDED = 200_000
 """Episodes, unless more are asked for."""
 HOPELESS = 0.25
 """With less chance than this no attempt is made, since it would spend error."""
-LENGTHS, SURE = 10, 0.99
+LENGTHS, SURE = 10, 0.999
 """So many lengths of a plan are tried, and the shortest with this chance is run."""
 
 
