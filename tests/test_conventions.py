@@ -66,6 +66,6 @@ def test_a_verdict_that_learned_nothing_says_so(train, monkeypatch):
     episodes = {**run.episodes, "return": np.full(len(run.episodes["return"]), 0.5)}
     monkeypatch.setattr(type(run), "episodes", episodes)
     for value, told in ((0.4, True), (0.6, False)):
-        found = (np.full((2, 20), value), np.zeros((2, 20)), "fresh episodes")
+        found = (np.full((2, 20), value), {"cost": np.zeros((2, 20))}, "fresh episodes")
         monkeypatch.setattr(verdicts, "_episodes", lambda *_, found=found: found)
         assert (words in qcrl.verdict(run.path)) == told

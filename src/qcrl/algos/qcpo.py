@@ -129,7 +129,7 @@ tuned = replace(authors, **TUNED, driver="outage", integral_gain=0.25, proportio
 # TwoPathEnv with it the wrong route.
 fast = replace(authors, **SMALL, driver="outage", integral_gain=0.5, error_clip=0.1, cost_gae_lambda=0.0, kappa=0.1)
 # The error is a share of episodes here, not a multiple of the probability.
-SHARES: Settings = dict(integral_gain=0.5, proportional_gain=3.0, error_clip=0.1, cost_gae_lambda=0.0)
+SHARES: Settings = dict(integral_gain=1.0, proportional_gain=3.0, error_clip=0.1, cost_gae_lambda=0.0)
 host = QCPO(**HOST | SHARES, driver="outage", weight_smoothing="standardise", kappa=0.1)
 QCPO.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast, "host": host}
 QCPO.lengths = dict.fromkeys(("paper", "authors", "tuned"), 5_000_000)
