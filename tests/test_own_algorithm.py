@@ -65,7 +65,7 @@ def test_it_goes_all_the_way(own, tmp_path, where):
     result = qcrl.evaluate(run, episodes=50, env=WHERE[where], progress=False)
     assert result.per_lane[0].episodes == 50
     assert result.per_lane[0].limit == limit
-    certificate = qcrl.certify(run, promise=0.9, env=WHERE[where], progress=False)
+    certificate = qcrl.certify(run, promise=0.9, power=0.8, env=WHERE[where], progress=False)
     assert certificate.verdict in ("certified", "violated", "undecided")
     drawn = save(figure(read_curves([out])), tmp_path / "curves.png")
     assert drawn.stat().st_size > 10_000
