@@ -83,6 +83,10 @@ class Algorithm:
         self.require("be finite and greater than 0", lambda x: 0 < x < math.inf, "learning_rate")
         whole = [field.name for field in dataclasses.fields(self) if isinstance(getattr(self, field.name), int)]
         self.require("be below 2147483648", lambda x: x < 2**31, *whole, "steps_per_iteration")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, tuple) and any(isinstance(each, int) and each >= 2**31 for each in value):
+                raise UserError(f"{field.name} is {value}, but each must be below 2147483648")
 
     def require(self, what: str, holds: Callable[[Any], bool], *names: str) -> None:
         """Raise where one of these fields does not hold."""

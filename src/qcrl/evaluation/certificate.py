@@ -206,7 +206,10 @@ def read_certificate(file: str | Path) -> Certificate:
         kind = NUMBERS.get(hints[name]) or get_origin(hints[name]) or hints[name]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise UserError(f"{file} is no whole certificate: its {name} is {value!r}; certify the policy again")
-    return Certificate(**{name: content[name] for name in names if name in content})
+    try:
+        return Certificate(**{name: content[name] for name in names if name in content})
+    except TypeError as error:
+        raise UserError(f"{file} is no whole certificate ({error}); certify the policy again") from None
 
 
 def sign(digest: str, key: str | Path) -> Json:
