@@ -8,7 +8,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/bytecode
 # Tests that need no compilation of a training, or next to none.
 QUICK := house stats quantiles tails multiplier constraints two_path theory_solver
 
-.PHONY: demo check test test-all setup format clean
+.PHONY: demo check test test-all docs setup format clean
 
 demo: $(VENV)/.ready
 	$(BIN)/qcrl train
@@ -23,6 +23,10 @@ test: lint
 # Every algorithm, on the device and in Python, killed and resumed, compiled as for users: the better part of an hour.
 test-all: lint
 	XLA_FLAGS= $(BIN)/pytest -n 2 --dist worksteal -m ''
+
+# The site, into build/site. A broken link or a missing reference is an error.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --quiet
 
 .PHONY: lint
 lint: $(VENV)/.ready
@@ -39,6 +43,12 @@ $(VENV)/.ready: pyproject.toml
 	if command -v uv >/dev/null; then \
 	  uv pip install --quiet --python $(BIN)/python -e '.[dev]'; \
 	else $(BIN)/python -m pip install --quiet -e '.[dev]'; fi
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.ready
+	if command -v uv >/dev/null; then \
+	  uv pip install --quiet --python $(BIN)/python -e '.[docs]'; \
+	else $(BIN)/python -m pip install --quiet -e '.[docs]'; fi
 	touch $@
 
 format: $(VENV)/.ready

@@ -93,6 +93,14 @@ def _run(arguments: list[str]) -> int:
         _general_options().parse_args(arguments or [name])
     if name not in COMMANDS:
         raise UserError(f"there is no command {name!r}; the commands are {', '.join(COMMANDS)}")
+    parser, handler = parser_of(name, arguments[1:])
+    args = parser.parse_args(arguments[1:])
+    del args.trust
+    return handler(args)
+
+
+def parser_of(name: str, arguments: list[str]) -> tuple[Parser, Handler]:
+    """The parser of a command, which may depend on what is parsed, and what runs the command."""
     parser = Parser(prog=f"qcrl {name}", description=_sentence(COMMANDS[name]), allow_abbrev=False)
     early = Parser(add_help=False, allow_abbrev=False)
     for each in (early, parser):
@@ -103,11 +111,8 @@ def _run(arguments: list[str]) -> int:
             metavar="MODULE",
             help="let a run name an environment, cost, algorithm or constraint of this module of yours (default: none)",
         )
-    trust(*early.parse_known_args(arguments[1:])[0].trust)
-    handler: Handler = import_module(f"qcrl.cli.{name.replace('-', '_')}").command(parser, arguments[1:])
-    args = parser.parse_args(arguments[1:])
-    del args.trust
-    return handler(args)
+    trust(*early.parse_known_args(arguments)[0].trust)
+    return parser, import_module(f"qcrl.cli.{name.replace('-', '_')}").command(parser, arguments)
 
 
 def _general_options() -> Parser:

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import textwrap
 import time
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
 def write(name: str, docs: Path) -> None:
     """Draw one figure, and put its table between the page's markers of the same name."""
     figure, table = FIGURES[name]()
+    table = "\n".join(line if line.startswith("|") else textwrap.fill(line, 130) for line in table.splitlines())
     (docs / "images").mkdir(parents=True, exist_ok=True)
     figure.savefig(docs / "images" / f"theory_{name}.png", metadata={"Software": None})
     page = docs / "theory.md"
