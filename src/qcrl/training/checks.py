@@ -164,7 +164,7 @@ def widen_window(algorithm: Algorithm, lanes: Sequence[Lane], warn: Callable[[st
     widened = dataclasses.replace(algorithm, **wider)
     if widened != algorithm:
         warn(
-            f"warning: {algorithm.window} episodes hold fewer than {algorithm.outages_in_window} allowed outages at "
+            f"{algorithm.window} episodes hold fewer than {algorithm.outages_in_window} allowed outages at "
             f"probability {probability:g}, so the most recent {widened.window} are looked at"
         )
     return widened
