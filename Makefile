@@ -13,8 +13,8 @@ QUICK := house stats quantiles tails multiplier constraints two_path theory_solv
 demo: $(VENV)/.ready
 	$(BIN)/qcrl train
 
-# In a minute and a half: linter, formatter, types, who may import whom, and the quick tests.
-check: lint
+# In a minute and a half: linter, formatter, types, who may import whom, the site, and the quick tests.
+check: lint docs
 	$(BIN)/pytest -n 2 $(QUICK:%=tests/test_%.py)
 
 test: lint
