@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import qcrl
 from qcrl.cli.bench import SUBJECTS
 from qcrl.cli.main import COMMANDS, Parser, parser_of
 
@@ -78,6 +79,14 @@ def test_code_blocks_compile_and_quick_ones_run(code):
     compiled = compile(code, "block", "exec")
     if not any(word in code for word in SLOW) and "import" in code:
         exec(compiled, {"__name__": "block"})
+
+
+def test_every_public_name_is_in_the_reference():
+    listed = re.findall(r"^::: ([\w.]+)$", TEXTS["docs/reference/python.md"], re.MULTILINE)
+    assert {*qcrl.__all__} <= {name.split(".")[-1] for name in listed}
+    for name in listed:
+        home, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(home), last), name
 
 
 @pytest.mark.parametrize("page", TEXTS)

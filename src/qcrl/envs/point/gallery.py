@@ -1,4 +1,4 @@
-"""The picture of the four tasks in the README: `python -m qcrl.envs.point.gallery docs/images/tasks.png`."""
+"""The picture of the four tasks in the documentation: `python -m qcrl.envs.point.gallery docs/images/tasks.png`."""
 
 import sys
 from pathlib import Path
