@@ -26,7 +26,7 @@ test-all: lint
 
 # The site, into build/site. A broken link or a missing reference is an error.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: lint
 lint: $(VENV)/.ready
