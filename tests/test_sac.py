@@ -162,8 +162,8 @@ def test_replay_is_drawn_uniformly_from_what_was_stored():
 
 
 def test_replay_that_does_not_fit_is_told_before_anything_is_written(tmp_path):
-    with pytest.raises(UserError, match=r"replay memory: 2 x 6e\+04 GB = 1.2e\+05 GB, but only"):
-        qcrl.train("wcsac", "TwoPathEnv-v0", qcrl.CVaR(15, 0.1), seeds=2, out=tmp_path / "run", replay_size=10**12)
+    with pytest.raises(UserError, match=r"replay memory: 100 x 120 GB = 1.2e\+04 GB, but only"):
+        qcrl.train("wcsac", "TwoPathEnv-v0", qcrl.CVaR(15, 0.1), seeds=100, out=tmp_path / "run", replay_size=2 * 10**9)
     assert not (tmp_path / "run").exists()
 
 
