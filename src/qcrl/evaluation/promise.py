@@ -50,9 +50,9 @@ LAST_BELOW = 0.6
 it, mostly below, so that one of them is there nearly always; a lower target would cost return."""
 RECENT = 5
 """Recent policies of every training that are candidates, beside the last one."""
-AFFORDED, AFFORDED_ON_ACCELERATORS = 0.25, 2.0
-"""Steps that certifying may take, as a share of those of the training; calibrating takes as many again. An accelerator
-plays some ten times as fast as it trains."""
+AFFORDED, AFFORDED_ON_CPU, AFFORDED_ON_ACCELERATORS = 0.25, 1.0, 2.0
+"""Steps that certifying may take, as a share of those of the training; calibrating takes as many again. Playing is
+twice as fast as training on a CPU, ten times on an accelerator; the first share is for environments in Python."""
 MOST_AFFORDED = 200_000
 """Episodes, unless more are asked for."""
 HOPELESS = 0.25
@@ -131,8 +131,9 @@ def train_to_certify(
     require_confidence(confidence)
     asked = [constraint] if isinstance(constraint, Constraint | Together) else list(constraint)
     environment = find_environment(env, options.pop("cost", None))
-    count = afforded(length(algo, preset, steps, environment), environment, episodes)
-    aim = target(Outage(0.0, promise).probability, 1 - confidence, count)
+    taken = length(algo, preset, steps, environment)
+    count = afforded(taken, environment, episodes)
+    aim = target(Outage(0.0, promise).probability, 1 - confidence, aimed_by(count, taken, environment))
     aimed = [_aimed(each, promise, aim) for each in asked]
     aims = ", ".join(f"{each.probability:g}" for each in aimed)
     kept = {"probability": promise, "confidence": confidence, "episodes": count}
@@ -247,9 +248,15 @@ def afforded(steps: float, env: Described, episodes: int | None = None) -> int:
     """How many episodes may certify: those asked for, or what a share of the training's steps makes."""
     if episodes is not None:
         return episodes
-    quick = jax.default_backend() != "cpu" and not isinstance(env, HostEnv)
-    share = AFFORDED_ON_ACCELERATORS if quick else AFFORDED
+    on_device = AFFORDED_ON_CPU if jax.default_backend() == "cpu" else AFFORDED_ON_ACCELERATORS
+    share = AFFORDED if isinstance(env, HostEnv) else on_device
     return min(MOST_AFFORDED, max(1, int(share * steps / env.horizon)))
+
+
+def aimed_by(episodes: int, steps: float, env: Described) -> int:
+    """Episodes that the target is computed for. On a CPU fewer than may certify, since small networks scatter more."""
+    fewer = max(1, int(AFFORDED * steps / env.horizon))
+    return min(episodes, fewer) if jax.default_backend() == "cpu" else episodes
 
 
 def target(promise: float, error: float, episodes: int) -> float:
