@@ -63,7 +63,7 @@ class Watch:
         return sum(finished(group, self.out / group.path) is not None for group in self.groups)
 
     def left(self, share: float, now: float) -> str:
-        """Time left, at the speed of this session so far."""
+        """Time left, at the speed so far."""
         if share <= self.before:
             return "time left not known yet"
         seconds = round((now - self.started) * (1 - share) / (share - self.before))
