@@ -1,6 +1,5 @@
 """One step of the robot: ten substeps of the physics. Every number is one of a single environment."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -31,12 +30,9 @@ class Surroundings(NamedTuple):
 
 def move(task: Task, body: point.Body, around: Surroundings) -> tuple[point.Body, point.Generalized]:
     """Where a step leads, and the acceleration that the sensors then report: explicit, for the state reached."""
-    return _moves(task)(body, around)
-
-
-def _moves(task: Task) -> Callable[[point.Body, Surroundings], tuple[point.Body, point.Generalized]]:
     function = partial(_move, task)
-    return function if jax.default_backend() == "cpu" else in_one_launch(function)
+    run = function if jax.default_backend() == "cpu" else in_one_launch(function)
+    return run(body, around)
 
 
 def _move(task: Task, body: point.Body, around: Surroundings) -> tuple[point.Body, point.Generalized]:
