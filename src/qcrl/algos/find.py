@@ -23,7 +23,8 @@ def algorithms() -> dict[str, type[Algorithm]]:
         kind.name: kind
         for module in modules
         for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, Algorithm) and kind.name and kind.__module__ == module.__name__
+        if isinstance(kind, type) and issubclass(kind, Algorithm) and kind.__module__ == module.__name__
+        if vars(kind).get("name")  # one that is only inherited names another
     }
 
 
@@ -47,10 +48,11 @@ def default_preset(name: str, in_python: bool = False) -> str | None:
 
 def name_of(algorithm: Algorithm) -> str:
     """What `find` finds it by."""
-    name = type(algorithm).name or path_of(type(algorithm))
+    kind = type(algorithm)
+    name = kind.name if algorithms().get(kind.name) is kind else path_of(kind)
     if not name:
         raise UserError(
-            f"{type(algorithm).__name__} is in no module that can be imported, so that its run could not be read "
+            f"{kind.__name__} is in no module that can be imported, so that its run could not be read "
             "again; put it into a file of its own"
         )
     return name
