@@ -123,6 +123,23 @@ def test_episodes_do_not_depend_on_how_many_are_run(run):
     assert len(set(many.costs[:, 0])) == 1200
 
 
+def test_parts_of_a_size_play_the_same_episodes_and_stop_together(run):
+    """Of 130 in batches of 50 the last has 30; what stops one part stops all."""
+    policy, env = qcrl.load(run).policy(seed=0), make("TwoPathEnv-v0")
+    whole, parts = (play_on_device([(policy, 5)], env, 130, batch=batch)[0] for batch in (None, 50))
+    np.testing.assert_array_equal(whole.costs, parts.costs)
+    np.testing.assert_array_equal(whole.returns, parts.returns)
+    told = []
+
+    def stop(done):
+        told.append(done)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play_on_device([(policy, 5)], env, 2000, progress=stop, batch=50)
+    assert len(told) < 20  # of 40
+
+
 def test_policies_side_by_side_play_the_episodes_that_each_plays_alone(run, monkeypatch):
     """Three, with room for two at a time."""
     monkeypatch.setattr(device, "MOST_AT_ONCE", {"cpu": 80})

@@ -24,7 +24,7 @@ from qcrl.algos.losses import value_loss
 from qcrl.algos.multiplier import Multiplier
 from qcrl.algos.ppo import PPO, CostSignal, Sampled
 from qcrl.algos.ppo_lag import PPOLag
-from qcrl.algos.presets import AS_RELEASED, HOST, TUNED
+from qcrl.algos.presets import AS_RELEASED, HOST, SCALE, SCALE_STEPS, TUNED
 from qcrl.algos.settings import PPOSettings
 from qcrl.constraints import Constraint, Mean, Outage, Steering, Unit
 from qcrl.envs.base import Described
@@ -169,12 +169,9 @@ OWN: Settings = dict(
     num_envs=96, steps_per_env=125, chunk_length=125, out_of_phase=True, budget_input=True, cost_scale=1.0, skip=False
 )
 tuned = OutagePPO(**AS_RELEASED | TUNED | OWN, integral_gain=0.025, proportional_gain=0.3, error_clip=1.0)
-# Twelve times the samples, which an accelerator makes in a quarter of a minute. Minibatches are multiples of 128,
-# or products over them would be padded.
-SCALE: Settings = dict(num_envs=1152, epochs=6, minibatches=15, matmul_precision="bfloat16")
-scale = replace(tuned, **SCALE, window=288, driver_window=288)
+scale = replace(tuned, **SCALE)
 # Two cores: a small network, and a batch of 48 episodes.
 fast = replace(tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
 host = OutagePPO(**HOST, budget_input=True)
 OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale, "host": host}
-OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": 60_000_000}
+OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": SCALE_STEPS}

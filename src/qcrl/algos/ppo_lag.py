@@ -8,10 +8,11 @@ from jaxtyping import Array, Float
 from qcrl.algos.advantages import gae
 from qcrl.algos.losses import value_loss
 from qcrl.algos.ppo import PPO, CostSignal, Sampled
-from qcrl.algos.presets import AS_RELEASED, HOST, SMALL
+from qcrl.algos.presets import AS_RELEASED, HOST, SCALE, SCALE_STEPS, SMALL, TUNED
 from qcrl.algos.settings import PPOSettings
 from qcrl.constraints import Mean
 from qcrl.envs.base import Described
+from qcrl.kinds import Settings
 from qcrl.sampling.learner import Scalars
 from qcrl.sampling.record import State
 
@@ -59,6 +60,9 @@ paper = PPOLag()
 authors = replace(paper, **AS_RELEASED, cost_mean_loss_weight=0.5, integral_gain=1.0, driver_window=12)
 tuned = replace(authors, late_cost=False, integral_gain=0.1, driver_window=100)
 fast = replace(tuned, **SMALL)
+# The mean is steered to the limit itself, in steps that do not wind up while costs are many times as high.
+AT_LIMIT: Settings = dict(target_margin=0.0, integral_gain=0.05, proportional_gain=0.3, error_clip=1.0)
+scale = replace(authors, **TUNED | AT_LIMIT | SCALE)
 host = PPOLag(**HOST)
-PPOLag.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast, "host": host}
-PPOLag.lengths = dict.fromkeys(("paper", "authors", "tuned"), 5_000_000)
+PPOLag.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast, "scale": scale, "host": host}
+PPOLag.lengths = dict.fromkeys(("paper", "authors", "tuned"), 5_000_000) | {"scale": SCALE_STEPS}

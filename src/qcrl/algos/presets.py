@@ -39,6 +39,20 @@ TUNED: Settings = dict(
     target_margin=0.05,
     gain_smoothing=0.8,
 )
+# What one accelerator earns in minutes: as many steps in a batch as twelve of the paper's, in many environments for few
+# steps each. Minibatches are multiples of 128, or products over them would be padded.
+SCALE: Settings = dict(
+    num_envs=1152,
+    steps_per_env=125,
+    chunk_length=125,
+    out_of_phase=True,
+    epochs=6,
+    minibatches=15,
+    matmul_precision="bfloat16",
+    window=288,
+    driver_window=288,
+)
+SCALE_STEPS = 60_000_000
 # Environments that run in Python: what has proved itself for PPO on many tasks, with scales that follow the task, and
 # gains that count per step. `training.fit` makes the batch smaller where the simulator is slow.
 HOST: Settings = dict(

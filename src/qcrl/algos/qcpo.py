@@ -11,7 +11,7 @@ from qcrl.algos.advantages import gae
 from qcrl.algos.losses import value_loss
 from qcrl.algos.ppo import PPO, CostSignal, Sampled
 from qcrl.algos.ppo_lag import PPOLag
-from qcrl.algos.presets import AS_RELEASED, HOST, SMALL, TUNED
+from qcrl.algos.presets import AS_RELEASED, HOST, SCALE, SCALE_STEPS, SMALL, TUNED
 from qcrl.algos.quantile_advantage import CostDistribution, quantile_advantage
 from qcrl.constraints import Constraint, Mean, Outage, Unit
 from qcrl.envs.base import Described
@@ -125,11 +125,12 @@ paper = QCPO()
 authors = replace(paper, **AS_RELEASED, cost_mean_loss_weight=0.5, weight_smoothing="standardise")
 # The outage error is bounded, so the multiplier cannot wind up while costs are still high.
 tuned = replace(authors, **TUNED, driver="outage", integral_gain=0.25, proportional_gain=3.0, error_clip=0.1)
+scale = replace(tuned, **SCALE)
 # One-step quantile advantages, as in the paper's text: a sum over later steps brings back the mean of the costs, and on
 # TwoPathEnv with it the wrong route.
 fast = replace(authors, **SMALL, driver="outage", integral_gain=0.5, error_clip=0.1, cost_gae_lambda=0.0, kappa=0.1)
 # The error is a share of episodes here, not a multiple of the probability.
 SHARES: Settings = dict(integral_gain=1.0, proportional_gain=3.0, error_clip=0.1, cost_gae_lambda=0.0)
 host = QCPO(**HOST | SHARES, driver="outage", weight_smoothing="standardise", kappa=0.1)
-QCPO.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast, "host": host}
-QCPO.lengths = dict.fromkeys(("paper", "authors", "tuned"), 5_000_000)
+QCPO.presets = {"paper": paper, "authors": authors, "tuned": tuned, "fast": fast, "scale": scale, "host": host}
+QCPO.lengths = dict.fromkeys(("paper", "authors", "tuned"), 5_000_000) | {"scale": SCALE_STEPS}

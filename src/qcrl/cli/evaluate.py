@@ -59,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     from qcrl.evaluation.evaluate import evaluate  # not above: --help need not wait for JAX
 
     result = evaluate(**vars(args))
-    table = Table("seed", "p", "limit", "outage", "95% interval", "return", "cost", "quantile", "CVaR", box=None)
+    table = Table("seed", "p", "limit", "outage", "95% interval", "return", "cost", "if over", box=None)
+    table.add_column("quantile")
+    table.add_column("CVaR")
     table.add_column("Weibull")
     table.add_column("Gaussian")
     for row in result.per_lane:
@@ -73,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
     actions = "the mean action" if result.deterministic else "drawn actions"
     print(
         f"{result.episodes:,} episodes each of {result.environment['id']} on {result.engine}, {actions}. "
-        "Quantile at level 1 - p, CVaR of the worst share p; the last two columns are the outages of the fitted tails."
+        "If over: the mean cost of episodes over the limit. Quantile at level 1 - p, CVaR of the worst share p; the "
+        "last two columns are the outages of the fitted tails."
     )
     kind = f"{'-deterministic' if result.deterministic else ''}{'-promised' if args.promised else ''}"
     name = f"evaluation-{result.engine}{kind}"
@@ -108,6 +111,7 @@ def _cells(row: "Summary", seeds: str) -> list[str]:
         f"{row.outage_low:.4f} to {row.outage_high:.4f}",
         f"{row.mean_return:.2f} ± {row.std_return:.2f}",
         f"{row.mean_cost:.2f}",
+        "none" if row.mean_cost_over is None else f"{row.mean_cost_over:.1f}",
         f"{row.cost_quantile:.1f} ({low} to {high})",
         f"{row.cvar:.1f}",
         f"{row.weibull['outage']:.4f}" if row.weibull else "no fit",

@@ -148,12 +148,7 @@ class Player:
 
     def play_one(self, policy: JaxPolicy, episodes: int, seed: Seed, purpose: str, first: int = 0) -> Totals:
         """So many episodes of one policy, in batches where there are many."""
-        most = episodes if self.batch == 1 else self.batch
-        starts = range(0, episodes, most)
-        parts = [
-            self.play([policy], min(most, episodes - start), [seed], purpose, first + start)[0] for start in starts
-        ]
-        return Totals(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("returns", "costs")))
+        return self.play([policy], episodes, [seed], purpose, first, self.batch)[0]
 
     def promised(self, episodes: int, episode_seed: int, probability: Numbers, limit: Numbers) -> dict[Lane, Results]:
         """Episodes of the certified policies, each judged at its promise."""
@@ -171,7 +166,13 @@ class Player:
         return found
 
     def play(
-        self, policies: Sequence[JaxPolicy], episodes: int, seeds: Sequence[Seed], purpose: str, first: int = 0
+        self,
+        policies: Sequence[JaxPolicy],
+        episodes: int,
+        seeds: Sequence[Seed],
+        purpose: str,
+        first: int = 0,
+        batch: int | None = None,
     ) -> list[Totals]:
         """So many episodes of each policy, from number `first` of its seed on."""
         for policy in policies:
@@ -184,7 +185,8 @@ class Player:
         compilation_cache.use_cache()
         jobs: list[tuple[Played, Seed]] = list(zip(policies, seeds))
         with _shown(f"{purpose} {self.env.id}", len(jobs) * episodes, self.progress) as advance:
-            return play(jobs, self.env, episodes, self.engine, self.deterministic, advance, self.processes, first)
+            how = self.engine, self.deterministic, advance, self.processes
+            return play(jobs, self.env, episodes, *how, first, batch)
 
 
 def results_of(lane: Lane, env: Described, totals: Totals) -> Results:

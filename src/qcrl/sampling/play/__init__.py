@@ -31,8 +31,12 @@ def play(
     progress: Progress = lambda done: None,
     processes: int | None = None,
     first: int = 0,
+    batch: int | None = None,
 ) -> list[Totals]:
-    """Exactly `episodes` of every policy, each with a seed of its own, from number `first` on, to their end."""
+    """Exactly `episodes` of every policy, each with a seed of its own, from number `first` on, to their end.
+
+    batch: episodes that one compiled program runs, where one serves several calls.
+    """
     match engine_of(env, engine):
         case "mujoco":
             return play_in_mujoco(jobs, env, episodes, deterministic, progress, processes, first)
@@ -45,4 +49,4 @@ def play(
             ]
         case _:
             own: Environment = env  # type: ignore[assignment]
-            return play_on_device(jobs, own, episodes, deterministic, progress, first=first)
+            return play_on_device(jobs, own, episodes, deterministic, progress, first=first, batch=batch)

@@ -1,7 +1,11 @@
 """Whole, fresh episodes on the device, many side by side."""
 
+import itertools
+import os
 from collections.abc import Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event, Lock
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +41,18 @@ class Episode(NamedTuple):
     """Whether all that was seen, done, earned and paid so far is a number."""
 
 
+class Part(NamedTuple):
+    """Episodes that run side by side, as one call of the compiled program after the other."""
+
+    jobs: list[tuple[Played, Seed]]
+    counted: list[int]
+    """Numbers of the policies that are asked about; more of the same may stand behind them, to fill the program."""
+    first: int
+    size: int
+    wanted: int
+    """The first so many episodes are asked for."""
+
+
 def play_on_device(
     jobs: Sequence[tuple[Played, Seed]],
     env: Environment,
@@ -45,25 +61,64 @@ def play_on_device(
     progress: Progress = lambda done: None,
     discount: float | None = None,
     first: int = 0,
+    batch: int | None = None,
 ) -> list[Totals]:
     """Exactly `episodes` episodes of every policy, from number `first` on, all to their end.
 
-    Policies that differ in their numbers alone are played side by side, as many as there is room for.
+    Policies that differ in their numbers alone are played side by side, as many as there is room for. A CPU plays as
+    many parts at a time as it has cores: XLA itself uses one for most of the steps. With a `batch`, every policy is
+    played in parts of that size, so that one program serves other numbers of episodes, too.
     """
-    totals: dict[int, Totals] = {}
-    for alike in _alike([policy for policy, _ in jobs]):
-        parts = -(-len(alike) // max(1, _most_at_once() // episodes))
-        size = -(-len(alike) // parts)
-        for part in range(parts):
-            numbers = alike[part * size : (part + 1) * size]
-            filled = [jobs[number] for number in (numbers + numbers[-1:] * size)[:size]]  # one program for all parts
-            found = _play_together(filled, env, episodes, deterministic, progress, discount, first, len(numbers))
-            totals |= zip(numbers, found)
-    return [totals[number] for number in range(len(jobs))]
+    alike = _alike([policy for policy, _ in jobs])
+    parts = [part for numbers in alike for part in _parts(jobs, numbers, episodes, first, batch)]
+    stopped, lock = Event(), Lock()
+
+    def advance(more: float) -> None:
+        if stopped.is_set():
+            raise InterruptedError("another part was stopped")
+        with lock:
+            progress(more)
+
+    together = (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
+    run = partial(_play_part, env=env, deterministic=deterministic, progress=advance, discount=discount)
+    with ThreadPoolExecutor(min(together, len(parts))) as pool:
+        try:
+            found = list(pool.map(run, parts))
+        except BaseException:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    totals: dict[int, list[Totals]] = {}
+    for part, own in zip(parts, found):
+        for number, each in zip(part.counted, own):
+            totals.setdefault(number, []).append(each)
+    return [_joined(totals[number]) for number in range(len(jobs))]
 
 
-def _most_at_once() -> int:
-    return MOST_AT_ONCE.get(jax.default_backend(), MOST_ON_ACCELERATORS)
+def _parts(
+    jobs: Sequence[tuple[Played, Seed]], alike: list[int], episodes: int, first: int, batch: int | None
+) -> list[Part]:
+    """Of policies that one program can play: several together, or where there is no room for two, each in parts."""
+    room = MOST_AT_ONCE.get(jax.default_backend(), MOST_ON_ACCELERATORS)
+    if batch or room < 2 * episodes:
+        size = batch or -(-episodes // -(-episodes // room))
+        parts = []
+        for number, start in itertools.product(alike, range(0, episodes, size)):
+            wanted = min(size, episodes - start)
+            parts.append(Part([jobs[number]], [number], first + start, wanted if batch else size, wanted))
+        return parts
+    together = -(-len(alike) // -(-len(alike) // (room // episodes)))
+    parts = []
+    for start in range(0, len(alike), together):
+        numbers = alike[start : start + together]
+        filled = [jobs[number] for number in (numbers + numbers[-1:] * together)[:together]]  # one program for all
+        parts.append(Part(filled, numbers, first, episodes, episodes))
+    return parts
+
+
+def _joined(parts: Sequence[Totals]) -> Totals:
+    join = lambda name: np.concatenate([getattr(part, name) for part in parts])
+    return Totals(join("returns"), join("costs"), None if parts[0].discounted is None else join("discounted"))
 
 
 def _alike(policies: Sequence[Played]) -> list[list[int]]:
@@ -76,40 +131,27 @@ def _alike(policies: Sequence[Played]) -> list[list[int]]:
     return list(found.values())
 
 
-def _play_together(
-    jobs: Sequence[tuple[Played, Seed]],
-    env: Environment,
-    episodes: int,
-    deterministic: bool,
-    progress: Progress,
-    discount: float | None,
-    first: int,
-    counted: int,
+def _play_part(
+    part: Part, env: Environment, deterministic: bool, progress: Progress, discount: float | None
 ) -> list[Totals]:
-    """Policies that are alike, side by side; the first `counted` of them are told of as progress."""
-    algorithm = jobs[0][0].algorithm
-    parts = -(-episodes // _most_at_once()) if len(jobs) == 1 else 1
-    size = -(-episodes // parts)
-    keys = jax.random.wrap_key_data(jnp.stack([jnp.asarray(key_words(seed)) for _, seed in jobs]))
-    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(policy.state for policy, _ in jobs))
-    totals = []
-    for part in range(parts):
-        action_keys, episode = _start(algorithm, env, size, keys, first + part * size)
-        stretches = -(-env.horizon // min(STRETCH, env.horizon))
-        for _ in range(stretches):
-            episode = _advance(algorithm, env, deterministic, discount or 1.0, states, action_keys, episode)
-            jax.block_until_ready(episode)
-            progress(counted * min(size, episodes - part * size) / stretches)
-        totals.append(jax.device_get(episode[3:]))
-    joined = (np.concatenate(column, axis=1)[:, :episodes] for column in zip(*totals))
-    running, returns, costs, discounted, finite = joined
+    """The episodes of one part, of each policy that is asked about."""
+    algorithm = part.jobs[0][0].algorithm
+    keys = jax.random.wrap_key_data(jnp.stack([jnp.asarray(key_words(seed)) for _, seed in part.jobs]))
+    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(policy.state for policy, _ in part.jobs))
+    action_keys, episode = _start(algorithm, env, part.size, keys, part.first)
+    stretches = -(-env.horizon // min(STRETCH, env.horizon))
+    for _ in range(stretches):
+        episode = _advance(algorithm, env, deterministic, discount or 1.0, states, action_keys, episode)
+        jax.block_until_ready(episode)
+        progress(len(part.counted) * part.wanted / stretches)
+    running, returns, costs, discounted, finite = (each[:, : part.wanted] for each in jax.device_get(episode[3:]))
     require_finite(env, finite)
     if running.any():
         raise UserError(
             f"{running.sum()} episodes of {env.id} did not end within its horizon of {env.horizon} steps; "
             "give the environment its true horizon"
         )
-    each = range(len(jobs))
+    each = range(len(part.counted))
     return [Totals(returns[i], costs[i], None if discount is None else discounted[i]) for i in each]
 
 

@@ -68,11 +68,11 @@ function drawColumn(panels, name, curves, labels) {
 }
 
 function showSeeds() {
-  const header = ["seed", "p", "limit", "episodes", "outages", "outage", "95% interval", "return", "± std", "mean cost", "cost quantile", "CVaR", "outage by Weibull tail", "outage by Gaussian"];
+  const header = ["seed", "p", "limit", "episodes", "outages", "outage", "95% interval", "return", "± std", "mean cost", "mean cost over the limit", "cost quantile", "CVaR", "outage by Weibull tail", "outage by Gaussian"];
   const fixed = (value, digits) => (value === null || value === undefined ? "–" : value.toFixed(digits));
   const cells = (name, row) => [name, row.probability, row.limit, row.episodes, row.outages, fixed(row.outage, 4),
     `${fixed(row.outage_low, 4)} to ${fixed(row.outage_high, 4)}`, fixed(row.mean_return, 2), fixed(row.std_return, 2),
-    fixed(row.mean_cost, 2), fixed(row.cost_quantile, 2), fixed(row.cvar, 2), fixed(row.weibull?.outage, 4), fixed(row.gaussian?.outage, 4)];
+    fixed(row.mean_cost, 2), fixed(row.mean_cost_over, 2), fixed(row.cost_quantile, 2), fixed(row.cvar, 2), fixed(row.weibull?.outage, 4), fixed(row.gaussian?.outage, 4)];
   for (const evaluation of data.evaluations) {
     element("h3", section("seeds"), {}, `${evaluation.run}: ${evaluation.name}`);
     const rows = evaluation.pooled.flatMap((pooled) => {

@@ -1,0 +1,190 @@
+"""Outage-PPO's tables at full size: trains and evaluates their cells side by side, and prints them.
+
+python benchmarks/outage.py --minutes 8 --jobs 4       # until all cells are done; then only prints
+python benchmarks/outage.py --steps-scale 0.002 --episodes-scale 0.01 --jobs 1 --out /tmp/rehearsal     # a rehearsal
+
+Rows of finished cells are kept in results/outage_ppo/tables.csv, and their cells are not trained again. A cell that
+--minutes cut off begins anew. No seed of these tables was used to choose a setting.
+"""
+
+import argparse
+import csv
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+TASKS = ("SimpleButtonEnv-v0", "DynamicEnv-v0", "GremlinEnv-v0", "DynamicButtonEnv-v0")
+FRESH = 2000
+"""Episodes a seed where 1 in 10 may be over the limit; ten times as many where it is 1 in 100 or less."""
+COLUMNS = ("table", "algorithm", "preset", "inputs", "environment", "probability", "seed", "episodes")
+MEASURED = ("outage", "mean_return", "mean_cost", "mean_cost_over", "seconds")
+
+
+class Cell(NamedTuple):
+    """Lanes that are trained as one program."""
+
+    table: str
+    algorithm: str
+    preset: str
+    environment: str
+    probability: float
+    seeds: int = 10
+    first_seed: int = 20_000
+    budget: bool | None = None
+    """Show the budget and the time left, where that is not the algorithm's own choice."""
+
+    @property
+    def name(self) -> str:
+        inputs = "" if self.budget is None else "-budget"
+        return f"{self.table}-{self.algorithm}{inputs}-{self.preset}-{self.environment}-p{self.probability}"
+
+    @property
+    def episodes(self) -> int:
+        return FRESH if self.probability >= 0.05 else 10 * FRESH
+
+
+def cells() -> Iterator[Cell]:
+    """In the order of what they are worth."""
+    for probability, task in itertools.product((0.1, 0.01), TASKS):
+        yield Cell("scale", "outage_ppo", "scale", task, probability)
+    for task in TASKS:
+        yield Cell("fast", "outage_ppo", "fast", task, 0.1)
+    for probability, task in itertools.product((0.1, 0.2), TASKS):
+        yield Cell("tuned", "outage_ppo", "tuned", task, probability)
+        yield Cell("tuned", "qcpo", "tuned", task, probability)
+    for task in ("DynamicEnv-v0", "DynamicButtonEnv-v0"):
+        yield Cell("small", "outage_ppo", "scale", task, 0.001, seeds=5)
+    for task in TASKS:
+        yield Cell("scale", "qcpo", "scale", task, 0.1, seeds=5)
+        yield Cell("scale", "ppo_lag", "scale", task, 0.1, seeds=5)
+        yield Cell("scale", "qcpo", "scale", task, 0.01, seeds=5)
+    for preset, task in itertools.product(("tuned", "scale"), TASKS):
+        yield Cell(preset, "qcpo", preset, task, 0.1, seeds=10 if preset == "tuned" else 5, budget=True)
+    yield Cell("gremlin", "qcpo", "tuned", "GremlinEnv-v0", 0.1, first_seed=20_010)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results/outage_ppo"), help="folder of tables.csv")
+    parser.add_argument("--runs", type=Path, default=Path("runs/outage"), help="folder of the run folders")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no cell that may not end within so long")
+    parser.add_argument("--jobs", type=int, default=2, help="cells side by side")
+    parser.add_argument("--tables", nargs="+", help="only these (default: all)")
+    parser.add_argument("--steps-scale", type=float, default=1.0, help="share of each preset's own length")
+    parser.add_argument("--episodes-scale", type=float, default=1.0, help="share of the fresh episodes")
+    parser.add_argument("--cell", help="train and evaluate one cell, and write its rows to --runs")
+    args = parser.parse_args()
+    asked = [cell for cell in cells() if not args.tables or cell.table in args.tables]
+    if args.cell:
+        return train_and_evaluate(next(cell for cell in asked if cell.name == args.cell), args)
+    path = args.out / "tables.csv"
+    done = {row["cell"] for row in read(path)}
+    run_side_by_side([cell for cell in asked if cell.name not in done], path, args)
+    tell(read(path), asked)
+    return 0 if {row["cell"] for row in read(path)} >= {cell.name for cell in asked} else 1
+
+
+def run_side_by_side(todo: list[Cell], path: Path, args: argparse.Namespace) -> None:
+    """Each cell in a process of its own: one compiles while another trains."""
+    end, running = time.monotonic() + 60 * args.minutes, {}
+    share = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    options = ["--runs", str(args.runs), "--steps-scale", str(args.steps_scale)]
+    options += ["--episodes-scale", str(args.episodes_scale)]
+    while todo or running:
+        while todo and len(running) < args.jobs and time.monotonic() < end:
+            cell = todo.pop(0)
+            command = [sys.executable, __file__, "--cell", cell.name, *options]
+            running[subprocess.Popen(command, env=share)] = cell
+        time.sleep(0.5)
+        for process, cell in list(running.items()):
+            if process.poll() is not None:
+                del running[process]
+                print(f"{cell.name}: exit code {process.returncode}", flush=True)
+                append(path, read(args.runs / f"{cell.name}.csv") if process.returncode == 0 else [])
+        if time.monotonic() > end:
+            for process in running:
+                process.terminate()
+            return
+
+
+def train_and_evaluate(cell: Cell, args: argparse.Namespace) -> int:
+    import qcrl
+    from qcrl.algos.find import algorithms
+
+    begun = time.monotonic()
+    steps = max(1, round(args.steps_scale * algorithms()[cell.algorithm].lengths[cell.preset]))
+    more = {} if cell.budget is None else {"budget_input": cell.budget}
+    run = qcrl.train(
+        cell.algorithm,
+        cell.environment,
+        qcrl.Outage(15, cell.probability),
+        steps,
+        cell.seeds,
+        cell.preset,
+        args.runs / cell.name,
+        first_seed=cell.first_seed,
+        progress=False,
+        resume=True,
+        **more,
+    )
+    episodes = max(10, round(args.episodes_scale * cell.episodes))
+    found = qcrl.evaluate(run, episodes, progress=False)
+    inputs = "budget" if run.config["algorithm"]["fields"]["budget_input"] else "plain"
+    rows = [
+        {"cell": cell.name, **dict(zip(COLUMNS, (*cell[:3], inputs, *cell[3:5], row.seed, episodes)))}
+        | {name: getattr(row, name) for name in MEASURED[:-1]}
+        | {"seconds": round(time.monotonic() - begun, 1)}
+        for row in found.per_lane
+    ]
+    append(args.runs / f"{cell.name}.csv", rows)
+    return 0
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def append(path: Path, rows: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = read(path)
+    with open(path, "w", newline="") as file:
+        table = csv.DictWriter(file, ["cell", *COLUMNS, *MEASURED], lineterminator="\n")
+        table.writeheader()
+        table.writerows([*known, *rows])
+
+
+def tell(rows: list[dict[str, str]], asked: list[Cell]) -> None:
+    """Means over seeds, with their spread, and how many seeds are over what was asked for."""
+    print("| table | algorithm | preset | task | asked | seeds | outage | std | over | return | std | cost if over |")
+    print("|---" * 12 + "|")
+    for cell in asked:
+        own = [row for row in rows if row["cell"] == cell.name]
+        if own:
+            outage, reward = (np.array([float(row[name]) for row in own]) for name in ("outage", "mean_return"))
+            worst = [float(row["mean_cost_over"]) for row in own if row["mean_cost_over"]]
+            over = int(np.sum(outage > cell.probability))
+            task = cell.environment.removesuffix("Env-v0")
+            name = cell.algorithm if cell.budget is None else f"{cell.algorithm} with budget and time"
+            cost = f"{np.mean(worst):.1f}" if worst else "none"
+            spread = [f"{np.std(each, ddof=1):.3g}" if len(own) > 1 else "" for each in (outage, reward)]
+            print(
+                f"| {cell.table} | {name} | {cell.preset} | {task} | {cell.probability} | {len(own)} | "
+                f"{outage.mean():.4f} | {spread[0]} | {over} | {reward.mean():.2f} | {spread[1]} | {cost} |"
+            )
+    missing = [cell.name for cell in asked if not any(row["cell"] == cell.name for row in rows)]
+    print(json.dumps({"missing": missing}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
