@@ -6,7 +6,7 @@ Let C_t be the cost so far and d the limit. With x = (state, budget left, time l
 
 is 1 on the step that takes the episode over its limit and 0 on all others, so that it sums to 1{C_T > d}. The critic
 P(x_t) = E[o_t + o_(t+1) + ...] is the probability that an outage is still to come, without any discount: what is
-learned is what is constrained.
+learned is what is constrained. With several `critic_levels` the critic tells the probability for every budget at once.
 """
 
 import math
@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from qcrl.algos import limits
-from qcrl.algos.actor_critic import PPOLearner, in_limits
+from qcrl.algos import cost_to_come, limits
+from qcrl.algos.actor_critic import Actor, PPOLearner, asking, in_limits
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.losses import value_loss
 from qcrl.algos.multiplier import Multiplier
@@ -28,7 +28,8 @@ from qcrl.algos.presets import AS_RELEASED, HOST, SCALE, SCALE_STEPS, TUNED
 from qcrl.algos.settings import PPOSettings
 from qcrl.constraints import Constraint, Mean, Outage, Steering, Unit
 from qcrl.envs.base import Described
-from qcrl.kinds import Settings
+from qcrl.kinds import Settings, Tree
+from qcrl.nets.network import Inputs, Memory
 from qcrl.sampling.learner import Scalars
 from qcrl.sampling.record import State
 
@@ -52,12 +53,15 @@ class OutagePPO(PPO):
     """An outage counts so much inside the learner, beside rewards of the order of 1."""
     outage_loss_weight: float = 1.0
     """Weight of the outage critic's loss."""
+    critic_levels: int = 1
+    """1: the critic tells the outage probability. More: how probable the cost to come is above so many levels."""
     target_iterations: float = 0.0
     """Iterations over which the outage that is steered to comes down from one half to the probability."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("be greater than 0", lambda x: x > 0, "outage_scale")
+        self.require("be at least 1", lambda x: x >= 1, "critic_levels")
         self.require("be at least 0", lambda x: x >= 0, "outage_loss_weight", "target_iterations")
 
     def critic_of(self, constraint: Constraint) -> PPO:
@@ -87,13 +91,26 @@ class OutagePPO(PPO):
 
     @property
     def cost_outputs(self) -> int:
-        return 1
+        return self.critic_levels
 
-    def read_cost_head(self, outputs: Float[Array, "*batch 1"]) -> Float[Array, "*batch"]:
-        return outputs[..., 0]
+    def read_cost_head(self, outputs: Float[Array, "*batch level"]) -> Float[Array, "*batch"]:
+        return outputs[..., 0] if self.critic_levels == 1 else outputs
 
     def unscale(self, estimate: Float[Array, "*batch"], unit: Unit) -> "OutageProbability":
         return OutageProbability(jnp.clip(estimate / self.outage_scale, 0.0, 1.0))
+
+    def critic(self, env: Described, policy: Actor, inputs: Inputs, memory: Memory) -> Tree:
+        seen = super().critic(env, policy, inputs, memory)
+        if self.critic_levels == 1 or not isinstance(seen, OutageProbability):
+            return seen
+        constraint = policy.constraints[0]
+        limit = limits.asked(constraint, asking(policy, inputs)).limit
+        left = limit - inputs.spent[..., env.costs.index(constraint.cost)]
+        return OutageProbability(cost_to_come.at(seen.value, (left / self._level(limit))[..., None])[..., 0])
+
+    def _level(self, limit: Float[Array, "*batch"] | float) -> Float[Array, "*batch"]:
+        """The cost between two of the critic's levels, the highest of which is the limit."""
+        return self._whole(limit) / (self.critic_levels - 1)
 
     def cost_signal(self, env: Described, state: State, sampled: Sampled) -> CostSignal:
         trajectory, now, later, links = sampled
@@ -101,13 +118,21 @@ class OutagePPO(PPO):
         kind, limit = env.costs.index(constraint.cost), limits.asked(constraint, trajectory.inputs).limit
         spent, cost = trajectory.inputs.spent[..., kind], trajectory.cost[..., kind]
         over, over_after = spent > limit, spent + cost > limit
+        levels = later
+        if self.critic_levels > 1:
+            budgets = ((limit - each) / self._level(limit) for each in (spent, spent + cost))
+            now, later = (self._outage(above, left) for above, left in zip((now, later), budgets))
         # Nothing is to come once it has happened, nor after an episode's end, whatever `time_limit` says for rewards.
         now, later = jnp.where(over, 0.0, now), jnp.where(over_after, 0.0, later)
         links = Links(trajectory.ended, links.continues)
         outage = self.outage_scale * outages(over, over_after)
         advantage = gae(outage, now, later, links, 1.0, self.cost_gae_lambda)
-        returns = now + gae(outage, now, later, links, 1.0, self.target_lambda)
-        targets, statistics = Targets(returns, ~over), {"outage_estimate": jnp.mean(now) / self.outage_scale}
+        if self.critic_levels > 1:
+            steps = cost / self._level(limit), levels, links
+            targets = Targets(cost_to_come.targets(*steps, self.target_lambda, self.outage_scale))
+        else:
+            targets = Targets(now + gae(outage, now, later, links, 1.0, self.target_lambda), ~over)
+        statistics = {"outage_estimate": jnp.mean(now) / self.outage_scale}
         if not constraint.ranged:
             return CostSignal(advantage, targets, statistics)
         nodes = state.learner.multiplier.value
@@ -115,6 +140,9 @@ class OutagePPO(PPO):
         # Every limit is a problem of its own, and none shall drown the others because its multiplier is high.
         importance = (1 + mean) / (1 + weight) if self.divide_by_multiplier else jnp.ones_like(weight)
         return CostSignal(weight / mean * importance * advantage, targets, statistics, importance)
+
+    def _outage(self, above: Float[Array, "*batch level"], left: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        return cost_to_come.at(above, left[..., None], self.outage_scale)[..., 0]
 
     def first_multiplier(self, constraint: Constraint) -> Multiplier:
         first = super().first_multiplier(constraint)
@@ -132,8 +160,11 @@ class OutagePPO(PPO):
         return limits.fewest_episodes(constraint, self.outages_in_window) if constraint.ranged else 0
 
     def cost_loss(self, estimate: Float[Array, "*batch"], targets: "Targets") -> tuple[Float[Array, ""], Scalars]:
-        """Where the limit is passed there is nothing to learn."""
-        loss = value_loss(jnp.where(targets.open, estimate, 0.0), jnp.where(targets.open, targets.returns, 0.0))
+        """Where the limit is passed there is nothing to learn of the outage, but of the cost to come there is."""
+        returns = targets.returns
+        if not isinstance(targets.open, tuple):
+            estimate, returns = (jnp.where(targets.open, each, 0.0) for each in (estimate, returns))
+        loss = value_loss(estimate, returns)
         return self.outage_loss_weight * loss, {"outage_loss": loss}
 
 
@@ -159,8 +190,8 @@ class Targets(NamedTuple):
     """What the outage critic is trained on."""
 
     returns: Float[Array, "*batch"]
-    open: Bool[Array, "*batch"]
-    """The limit is not passed yet."""
+    open: Bool[Array, "*batch"] | tuple[()] = ()
+    """The limit is not passed yet; left out where the critic has levels."""
 
 
 # The batch is as large as QCPO's, in many environments for few steps each. The multiplier moves by shares of the
