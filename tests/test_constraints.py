@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qcrl import CVaR, Mean, Outage, UserError
-from qcrl.constraints import Constraint, Steering, from_dict
+from qcrl import CVaR, Mean, Outage, UserError, stats
+from qcrl.constraints import Constraint, Steering, from_dict, known
 
 COSTS = jnp.array([1.0, 4.0, 9.0, 16.0, 25.0, 99.0])
 VALID = jnp.array([True] * 5 + [False])
@@ -21,6 +21,9 @@ VALID = jnp.array([True] * 5 + [False])
         (Outage(10, 0.25), "outage ratio", 1.6, 1.0),
         (Outage(10, 0.2), "quantile", 25 / 2, 5.0),
         (Mean(10), "mean", 11 / 2, 5.0),
+        # The two worst of five; and these and a half of the third.
+        (CVaR(10, 0.4), "cvar", (25 + 16) / 2 / 2, 5.0),
+        (CVaR(10, 0.5), "cvar", (25 + 16 + 9 / 2) / 2.5 / 2, 5.0),
     ],
 )
 def test_what_training_is_steered_by(constraint, statistic, value, target):
@@ -28,6 +31,22 @@ def test_what_training_is_steered_by(constraint, statistic, value, target):
     steering = constraint.steer(statistic, COSTS, VALID, 2.0)
     assert float(steering.statistic) == pytest.approx(value)
     assert float(steering.target) == pytest.approx(target)
+
+
+@pytest.mark.parametrize("constraint", [Outage(10, 0.25), Mean(10), CVaR(10, 0.3)])
+def test_what_is_tracked_in_training_is_what_is_measured_afterwards(constraint):
+    assert float(constraint.track(COSTS, VALID)) == pytest.approx(constraint.measure(np.asarray(COSTS)[:5]))
+
+
+def test_intervals_are_those_of_the_statistic():
+    costs = np.array([0.0] * 90 + [20.0] * 10)
+    assert Outage(15, 0.1).interval(costs) == stats.outage_interval(10, 100)
+    assert Mean(2).interval(costs) == pytest.approx((2 - 1.96 * 0.6, 2 + 1.96 * 0.6))
+    assert CVaR(2, 0.1).interval(costs) is None
+
+
+def test_kinds_are_found_in_their_files():
+    assert known() == {"CVaR": CVaR, "Mean": Mean, "Outage": Outage}
 
 
 def test_how_costs_are_judged():

@@ -182,6 +182,7 @@ def test_environments_in_python_draw_as_well(tmp_path):
     )
     assert 0.1 < run.metrics["outage_allowed"][-1] < 0.4
     policy = run.policy()
-    actions = [policy(np.zeros(2), policy.initial(limit, 0.2), rng=1, deterministic=True)[0] for limit in (2, 6)]
+    begun_at = [policy.initial(limit=limit, probability=0.2) for limit in (2, 6)]
+    actions = [policy(np.zeros(2), begun, rng=1, deterministic=True)[0] for begun in begun_at]
     assert not np.allclose(*actions)
     assert len(qcrl.evaluate(run, 5, limit=3, probability=0.2, progress=False).per_lane) == 1

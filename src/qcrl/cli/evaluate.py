@@ -7,6 +7,7 @@ from rich.table import Table
 
 from qcrl.cli.envs import print_table
 from qcrl.cli.main import Handler, Parser
+from qcrl.kinds import Json
 
 if TYPE_CHECKING:
     from qcrl.evaluation.summary import Summary
@@ -88,8 +89,8 @@ def together(row: "Summary") -> list[str]:
     """What there is to say of constraints that hold together, and of further costs."""
     whose = f"Seed {row.seed}" if row.seed is not None else f"All {row.seeds} seeds"
     lines = [
-        f"{whose}, {each['name']}: {each['measured']:.4g} ({each['low']:.4g} to {each['high']:.4g}), asked for at most "
-        f"{each['bound']:g}: {each['judged']}."
+        f"{whose}, {each['name']}: {each['measured']:.4g}{_interval(each)}, asked for at most {each['bound']:g}: "
+        f"{each['judged']}."
         for each in row.constraints or ()
     ]
     if row.outage_any is not None:
@@ -97,6 +98,10 @@ def together(row: "Summary") -> list[str]:
     if row.mean_costs is not None:
         lines.append(f"{whose}, mean costs: " + ", ".join(f"{k} {v:.4g}" for k, v in row.mean_costs.items()) + ".")
     return lines
+
+
+def _interval(judged: Json) -> str:
+    return "" if judged["low"] is None else f" ({judged['low']:.4g} to {judged['high']:.4g})"
 
 
 def _cells(row: "Summary", seeds: str) -> list[str]:

@@ -123,11 +123,7 @@ def _judged(key: str, constraint: Constraint, costs: Float[np.ndarray, " n"]) ->
     """One constraint: what it bounds, what was measured with its 95% interval, and what that means."""
     measured = constraint.measure(costs)
     over = costs > constraint.limit
-    if isinstance(constraint, Outage):
-        low, high = stats.outage_interval(int(over.sum()), len(costs))
-    else:
-        reach = 1.96 * float(costs.std()) / len(costs) ** 0.5
-        low, high = measured - reach, measured + reach
+    low, high = constraint.interval(costs) or (None, None)
     return {
         "name": key,
         **constraint.as_dict(),

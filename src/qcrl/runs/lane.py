@@ -6,7 +6,7 @@ from typing import Any
 
 from qcrl import constraints as kinds
 from qcrl.constraints import REPORTED_PROBABILITY, Constraint, Outage
-from qcrl.errors import UserError
+from qcrl.errors import check_name
 from qcrl.kinds import Json, Number
 
 Column = int | float
@@ -125,10 +125,8 @@ def from_earlier_version(values: Sequence[Any], kind: str) -> Lane:
     """A lane as configs of before had it: seed, probability, limit, perhaps a learning rate; and one kind for all."""
     seed, probability, limit, *rate = values
     outage = kinds.Outage(limit, probability)
-    found: dict[str, type[Constraint]] = {"Outage": kinds.Outage, "CVaR": kinds.CVaR, "Mean": kinds.Mean}
-    if kind not in found:
-        raise UserError(f"there is no constraint {kind!r}; the known ones are {', '.join(found)}")
-    return make_lane(int(seed), (found[kind].from_outage(outage),), outage, *rate)
+    check_name("constraint", kind, kinds.known())
+    return make_lane(int(seed), (kinds.known()[kind].from_outage(outage),), outage, *rate)
 
 
 def _listed(given: Numbers, otherwise: list[float]) -> list[float]:

@@ -88,7 +88,7 @@ function showSeeds() {
 function showTogether(evaluation) {
   const rows = evaluation.pooled.flatMap((pooled) => {
     const each = (pooled.constraints || []).map((c) => ({
-      cells: [c.words, short(c.measured, 4), `${short(c.low, 4)} to ${short(c.high, 4)}`, short(c.bound, 4), c.judged, c.mean_cost_over === null ? "–" : short(c.mean_cost_over, 4)],
+      cells: [c.words, short(c.measured, 4), c.low === null ? "–" : `${short(c.low, 4)} to ${short(c.high, 4)}`, short(c.bound, 4), c.judged, c.mean_cost_over === null ? "–" : short(c.mean_cost_over, 4)],
     }));
     if (pooled.outage_any !== null && pooled.outage_any !== undefined) {
       each.push({ cells: ["over the limit of any outage constraint", short(pooled.outage_any, 4), "–", "–", "–", "–"], kind: "pooled" });

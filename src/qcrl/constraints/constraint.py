@@ -1,23 +1,19 @@
-"""What a policy may cost: constraints on the cost of a whole episode.
+"""What a constraint is: it owns the statistics of episode costs that can steer training, what they are steered to, how
+costs are judged, and its words. A new kind is a subclass with `statistics`, `steer`, `measure` and `words`.
 
-A constraint owns all that is particular to it: the statistics of episode costs that can steer training, what they are
-steered to, how costs are judged, and its words. A new kind is a subclass with `statistics`, `measure` and `bound`.
 `a & b` are constraints that hold together.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from qcrl import ranges
-from qcrl.errors import UserError, load, path_of, require_trust
+from qcrl.errors import UserError, path_of
 from qcrl.kinds import Json, Number
-from qcrl.quantiles import empirical_quantile
 
 REPORTED_PROBABILITY = 0.1
 """Where a constraint names no probability, outages are reported for this one."""
@@ -44,7 +40,7 @@ def _flatten(constraint: Any) -> tuple[list[tuple[Any, Any]], tuple[tuple[str, s
     return [(jax.tree_util.GetAttrKey(name), getattr(constraint, name)) for name in numbers], texts
 
 
-def _rebuild(kind: type, texts: tuple[tuple[str, str], ...], values: Any) -> Any:
+def rebuild(kind: type, texts: tuple[tuple[str, str], ...], values: Any) -> Any:
     """Without a check: the values may be arrays, or stand for some."""
     constraint: Any = object.__new__(kind)
     numbers = [field.name for field in _fields(kind) if field.name not in dict(texts)]
@@ -69,7 +65,7 @@ class Constraint:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        jax.tree_util.register_pytree_with_keys(cls, _flatten, lambda names, values: _rebuild(cls, names, values))
+        jax.tree_util.register_pytree_with_keys(cls, _flatten, lambda names, values: rebuild(cls, names, values))
 
     def __post_init__(self) -> None:
         if not _holds(self.limit, lambda limit: 0 <= limit < 1e38):  # more is infinite in single precision
@@ -117,7 +113,7 @@ class Constraint:
         return self.steer(self.tracked or self.statistics[0], costs, valid, 1.0).statistic
 
     @classmethod
-    def from_outage(cls, outage: "Outage") -> Self:
+    def from_outage(cls, outage: "Constraint") -> Self:
         """What takes the place of an outage constraint for an algorithm that trains under this kind."""
         raise NotImplementedError
 
@@ -128,6 +124,10 @@ class Constraint:
     def measure(self, costs: Float[np.ndarray, " n"]) -> float:
         """The value that the constraint bounds, over these episodes."""
         raise NotImplementedError
+
+    def interval(self, costs: Float[np.ndarray, " n"]) -> tuple[float, float] | None:
+        """Where the true value of `measure` lies, with a confidence of 95%; None where that is not known."""
+        return None
 
     @property
     def bound(self) -> float:
@@ -143,146 +143,20 @@ class Constraint:
         """What is asked for."""
         raise NotImplementedError
 
+    @property
+    def of_cost(self) -> str:
+        """For its words: which cost, where that is not the only one."""
+        return "" if self.cost == "cost" else f" of {self.cost}"
+
     def as_dict(self) -> Json:
         """As JSON gives it back: its kind and its fields."""
-        kind = type(self).__name__ if type(self).__module__ == __name__ else path_of(type(self))
+        kind = type(self).__name__ if type(self).__module__.startswith(f"{__package__}.") else path_of(type(self))
         values = {field.name: getattr(self, field.name) for field in _fields(self)}
         # JSON has no numbers of NumPy.
         return {
             "kind": kind,
             **{name: value.item() if hasattr(value, "item") else value for name, value in values.items()},
         }
-
-
-@dataclass(frozen=True)
-class Outage(Constraint):
-    """At most a share `probability` of episodes may cost more than `limit`: Pr(cost > limit) <= probability.
-
-    Either may be a range, (lowest, highest): it is then drawn for every episode, and one policy learns to keep all.
-    """
-
-    limit: float
-    probability: float
-    cost: str = "cost"
-
-    share_field, statistics, tracked = "probability", ("quantile", "outage", "outage ratio"), "outage"
-
-    def __post_init__(self) -> None:
-        for name in ("limit", "probability"):
-            if isinstance(ends := getattr(self, name), list | tuple):
-                object.__setattr__(self, name, ranges.check(name, ends))
-        if not self.ranged:
-            return super().__post_init__()
-        for end in (0, 1):
-            Outage(ranges.end(self.limit, end), ranges.end(self.probability, end))
-
-    @property
-    def ranged(self) -> bool:
-        return ranges.is_range(self.limit) or ranges.is_range(self.probability)
-
-    @property
-    def middle(self) -> "Outage":
-        return self.ask((0.5, 0.5)) if self.ranged else self
-
-    def ask(self, position: Number) -> "Outage":
-        """With the numbers at these positions in the ranges; probabilities are spread by their logarithm."""
-        numbers = ranges.at(self.limit, position[0]), ranges.at(self.probability, position[1], logarithmic=True)
-        return _rebuild(Outage, (("cost", self.cost),), numbers)
-
-    def locate(self, limit: float | None = None, probability: float | None = None) -> tuple[float, float]:
-        """The positions in the ranges of the numbers that a user asks for."""
-        return (
-            ranges.locate("limit", limit, self.limit),
-            ranges.locate("probability", probability, self.probability, logarithmic=True),
-        )
-
-    @classmethod
-    def from_outage(cls, outage: "Outage") -> "Outage":
-        return outage
-
-    def steer(self, statistic: str, costs: Float[Array, " n"], valid: Bool[Array, " n"], unit: Unit) -> Steering:
-        outage = jnp.mean(costs > self.limit, where=valid)
-        if statistic == "outage":
-            return Steering(outage, jnp.asarray(self.probability))
-        if statistic == "outage ratio":  # the same gains serve every probability
-            return Steering(outage / self.probability, 1.0)
-        # The paper's. Unbounded, it can wind the multiplier far up.
-        return Steering(empirical_quantile(costs, valid, 1 - jnp.asarray(self.probability)) / unit, self.limit / unit)
-
-    def measure(self, costs: Float[np.ndarray, " n"]) -> float:
-        return float(np.mean(costs > self.limit))
-
-    @property
-    def bound(self) -> float:
-        return self.probability
-
-    def judge(self, costs: Float[np.ndarray, " n"]) -> str:
-        from qcrl import stats  # not above: training need not wait for scipy
-
-        low, high = stats.outage_interval(int(np.sum(costs > self.limit)), len(costs))
-        if high <= self.probability:
-            return "kept"
-        if low > self.probability:
-            return "broken"
-        return f"neither kept nor broken as far as {len(costs):,} episodes can tell"
-
-    @property
-    def words(self) -> str:
-        of = "" if self.cost == "cost" else f" of {self.cost}"
-        drawn = ", drawn for each" if self.ranged else ""
-        return (
-            f"at most {ranges.text(self.probability)} of episodes cost more than {ranges.text(self.limit)}{of}{drawn}"
-        )
-
-
-@dataclass(frozen=True)
-class CVaR(Constraint):
-    """The worst share `level` of episodes may cost at most `limit` on average."""
-
-    limit: float
-    level: float
-    cost: str = "cost"
-
-    share_field, statistics = "level", ("cvar",)
-
-    @classmethod
-    def from_outage(cls, outage: "Outage") -> "CVaR":
-        return cls(outage.limit, outage.probability, outage.cost)
-
-    def measure(self, costs: Float[np.ndarray, " n"]) -> float:
-        from qcrl import stats  # not above: training need not wait for scipy
-
-        return stats.cvar(costs, self.level)
-
-    @property
-    def words(self) -> str:
-        of = "" if self.cost == "cost" else f" of {self.cost}"
-        return f"the worst {self.level:g} of episodes cost at most {self.limit:g}{of} on average"
-
-
-@dataclass(frozen=True)
-class Mean(Constraint):
-    """An episode may cost at most `limit` on average."""
-
-    limit: float
-    cost: str = "cost"
-
-    statistics = ("mean",)
-
-    @classmethod
-    def from_outage(cls, outage: "Outage") -> "Mean":
-        return cls(outage.limit, outage.cost)
-
-    def steer(self, statistic: str, costs: Float[Array, " n"], valid: Bool[Array, " n"], unit: Unit) -> Steering:
-        return Steering(jnp.mean(costs, where=valid) / unit, self.limit / unit)
-
-    def measure(self, costs: Float[np.ndarray, " n"]) -> float:
-        return float(np.mean(costs))
-
-    @property
-    def words(self) -> str:
-        of = "" if self.cost == "cost" else f" of {self.cost}"
-        return f"episodes cost at most {self.limit:g}{of} on average"
 
 
 @dataclass(frozen=True)
@@ -322,24 +196,6 @@ def keys(constraints: Sequence[Constraint]) -> tuple[str, ...]:
         name if names[:place].count(name) == 0 else f"{name}_{1 + names[:place].count(name)}"
         for place, name in enumerate(names)
     )
-
-
-def from_dict(description: Mapping[str, object]) -> Constraint:
-    """The constraint that `as_dict` described, or a user's table."""
-    kinds: dict[str, type[Constraint]] = {kind.__name__: kind for kind in (Outage, CVaR, Mean)}
-    values = dict(description)
-    name = str(values.pop("kind", ""))
-    require_trust(name, "constraint")
-    written = {kind.lower(): kind for kind in kinds}.get(name, name)
-    kind = load(name, "constraint") if ":" in name else kinds.get(written)
-    if not (isinstance(kind, type) and issubclass(kind, Constraint)):
-        raise UserError(f"there is no constraint {name!r}; the known ones are {', '.join(kinds)}")
-    known = [field.name for field in _fields(kind)]
-    missing = [field.name for field in _fields(kind) if field.default is MISSING and field.name not in values]
-    if missing or not set(values) <= set(known):
-        given = ", ".join(values) or "nothing"
-        raise UserError(f"{kind.__name__} is given {given}, but needs {', '.join(missing or known)}; see the docs")
-    return kind(**values)
 
 
 def _holds(value: Any, condition: Callable[[Any], bool]) -> bool:
