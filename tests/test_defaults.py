@@ -112,7 +112,7 @@ def test_what_is_given_stays_and_the_rest_fits(tmp_path):
 
 
 def test_python_environments_have_a_preset_of_their_own(tmp_path):
-    assert (default_preset("qcpo"), default_preset("qcpo", True)) == ("fast", "host")
+    assert (default_preset("qcpo"), default_preset("qcpo", "host")) == ("fast", "host")
     small = {"num_envs": 2, "steps_per_env": 40, "hidden_sizes": (8,), "epochs": 1}
     settings = {"steps": 80, "out": tmp_path / "run", "progress": False, **small}
     run = qcrl.train("outage_ppo", Ragged, qcrl.Outage(5.0, 0.1), **settings)

@@ -68,6 +68,15 @@ def test_one_look_is_clopper_pearson_and_the_same_as_many_that_never_end():
     assert fixed.power(0.08) == pytest.approx(stats.binom.cdf(fixed.certify_at[0], 300, 0.08), abs=1e-9)
 
 
+@pytest.mark.parametrize("outages", [19, 64, 65, 99, 100])
+def test_what_ends_at_the_first_look_has_the_bounds_of_that_look_alone(outages):
+    """Also with more outages than end the last look, which are 64 here."""
+    plan = plans.sequential(0.1, 0.05, 500, looks=5)
+    assert (plan.looks[0], plan.violate_at[0], plan.violate_at[-1]) == (100, 19, 64)
+    alone = outage_lower_bound(outages, 100), outage_bound(outages, 100)
+    assert plan.bounds(0, outages) == pytest.approx(alone, abs=1e-9)
+
+
 @pytest.mark.parametrize("episodes", [29, 100, 1000, 5000])
 def test_the_planned_outage_is_the_one_that_so_many_episodes_certify(episodes):
     outage = plans.planned_outage(0.1, 0.05, episodes, 0.98)

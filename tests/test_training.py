@@ -75,13 +75,13 @@ def test_speed_holds_for_every_row_also_where_a_call_returns_only_when_all_is_do
 
     @contextmanager
     def slow(*arguments):
-        with open_program(*arguments) as (advance, scalars):
+        with open_program(*arguments) as opened:
 
             def wait(state):
                 time.sleep(0.05)
-                return jax.block_until_ready(advance(state))
+                return jax.block_until_ready(opened.advance(state))
 
-            yield wait, scalars
+            yield opened._replace(advance=wait)
 
     monkeypatch.setattr(program, "open_program", slow)
     run = qcrl.train("fake", ENV, Outage(15, 0.1), steps=100, out=tmp_path / "run")

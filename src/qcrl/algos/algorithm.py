@@ -171,7 +171,7 @@ class Algorithm:
         if (env.discrete or choices_of(env)) and not self.discrete_actions:
             raise UserError(
                 f"{type(self).__name__} cannot be trained on {env.id}, which has discrete actions, only on actions "
-                "that are numbers; use qcpo, ppo_lag or cvar_pg"
+                "that are numbers; use outage_ppo, qcpo, ppo_lag or cvar_pg"
             )
         if self.staggers(env):
             groups, rest = divmod(env.horizon, self.steps_per_env)

@@ -9,8 +9,7 @@ from qcrl.algos.algorithm import Algorithm
 from qcrl.errors import UserError, check_name, load, path_of
 
 DEFAULT_PRESET = "fast"
-HOST_PRESET = "host"
-"""Of environments that run in Python."""
+"""Where nothing else is asked for, and the algorithm has it."""
 DEFAULT_STEPS = 1_000_000
 """Where a preset has no length of its own."""
 
@@ -40,10 +39,10 @@ def find(name: str) -> type[Algorithm]:
     return kind
 
 
-def default_preset(name: str, in_python: bool = False) -> str | None:
-    """The preset that is used where none is asked for; None where the algorithm has none."""
+def default_preset(name: str, suited: str | None = None) -> str | None:
+    """The preset that is used where none is asked for: the one that suits the environment, the usual one, or any."""
     presets = find(name).presets
-    return HOST_PRESET if in_python and HOST_PRESET in presets else (DEFAULT_PRESET if presets else None)
+    return next((preset for preset in (suited, DEFAULT_PRESET, *presets) if preset in presets), None)
 
 
 def name_of(algorithm: Algorithm) -> str:
@@ -61,8 +60,8 @@ def name_of(algorithm: Algorithm) -> str:
 def build(name: str, preset: str | None = None) -> Algorithm:
     """The algorithm with a preset's values. Without one: the usual preset, or where it has none, its own defaults."""
     kind = find(name)
-    if preset is None and not kind.presets:
+    preset = default_preset(name) if preset is None else preset
+    if preset is None:
         return kind()
-    preset = DEFAULT_PRESET if preset is None else preset
     check_name("preset", preset, kind.presets)
     return kind.presets[preset]

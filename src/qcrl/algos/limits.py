@@ -6,6 +6,7 @@ A node is steered by the recent episodes that were asked for about its limit and
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from qcrl.algos.multiplier import episode_window
 from qcrl.constraints import Constraint
 from qcrl.nets.network import Inputs
 from qcrl.ranges import end, is_range
@@ -26,7 +27,7 @@ def fewest_episodes(constraint: Constraint, outages: int) -> int:
     corner = 1.0
     for count in counts(constraint):
         corner /= 2 * (count - 1) if count > 1 else 1
-    return int(outages / end(constraint.share, 0) / corner + 0.999)
+    return episode_window(0, end(constraint.share, 0) * corner, outages)
 
 
 def asked(constraint: Constraint, inputs: Inputs) -> Constraint:

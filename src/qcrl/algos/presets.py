@@ -2,13 +2,17 @@
 
 from qcrl.kinds import Settings
 
+
+def lambdas(value: float) -> Settings:
+    """One lambda for the advantages of rewards and of costs, and for the critics' targets."""
+    return dict.fromkeys(("gae_lambda", "cost_gae_lambda", "target_lambda"), value)
+
+
 # What the released code does differently from the paper's text.
 AS_RELEASED: Settings = dict(
     max_gradient_norm=1e4,
     warmup_iterations=1,
-    gae_lambda=0.97,
-    cost_gae_lambda=0.97,
-    target_lambda=0.97,
+    **lambdas(0.97),
     cut_at_chunks=True,
     clipping="separate",
     divide_by_multiplier=True,

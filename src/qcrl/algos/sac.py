@@ -7,7 +7,7 @@ weight that goes with it (`safety`). Without them this is plain SAC, which pays 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +62,7 @@ class SAC(Algorithm):
     """Maximise return and entropy, with no constraint."""
 
     discrete_actions = False
+    critic_count: ClassVar[int] = 2
 
     num_envs: int = 16
     """Environments stepped side by side."""
@@ -110,14 +111,6 @@ class SAC(Algorithm):
     def block(self) -> int:
         """Steps of all environments between two rounds of gradient steps."""
         return self.num_envs * self.block_length
-
-    @property
-    def block_unit(self) -> int:
-        return self.block_length
-
-    @property
-    def critic_count(self) -> int:
-        return 2
 
     def cost_losses(self, values: Array, next_values: Array, follows: Array, cost: Array) -> Scalars:
         """Losses of the critics beyond the first two, by name; `cost` is that of the constraint.

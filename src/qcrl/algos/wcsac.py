@@ -30,7 +30,7 @@ Each = Float[Array, "*batch"]
 class WCSAC(SAC):
     """Maximise return subject to CVaR(episode cost) <= limit at the level `probability`, from a Gaussian tail."""
 
-    name, label, trains_under = "wcsac", "WCSAC", CVaR
+    name, label, trains_under, critic_count = "wcsac", "WCSAC", CVaR, 4
 
     tail: Literal["gaussian", "weibull"] = "gaussian"
     """Distribution that is given the critics' mean and variance, and whose CVaR is constrained."""
@@ -46,10 +46,6 @@ class WCSAC(SAC):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("be at least 0", lambda x: x >= 0, "damping", "safety_learning_rate")
-
-    @property
-    def critic_count(self) -> int:
-        return 4
 
     def discounted_limit(self, env: Described, limit: Float[Array, ""] | float) -> Float[Array, ""]:
         """What the limit on a whole episode is worth to critics that discount, if costs fall due evenly over time."""

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     options = {name: value for name, value in options.items() if value is not None and value is not False}
     if "promises" in options:
         options["promise"] = options.pop("promises")
-    if is_promise(options) and len(run.lanes[0].constraints) == 1 and not run.lanes[0].constraint.ranged:
+    if is_promise(run, options):
         return keep_promise(run, options)
     for certificate in certify_all(run, **options):
         print(certificate)

@@ -61,9 +61,9 @@ def film_of(
     deterministic: bool = False,
 ) -> str:
     """Write the film of an episode, and say where it is and what is in it."""
+    from qcrl.runs.folder import label
     from qcrl.show import episode as replay
     from qcrl.show import film as video
-    from qcrl.show.curves import label
     from qcrl.show.figures import check_format
 
     out = check_format(file, video.FORMATS)

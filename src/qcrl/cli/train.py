@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from qcrl.algos import hyperparameters
-from qcrl.algos.find import DEFAULT_PRESET, HOST_PRESET, algorithms, default_preset, find
+from qcrl.algos.find import DEFAULT_PRESET, algorithms, default_preset, find
 from qcrl.cli import asked, promised
 from qcrl.cli.asked import EXAMPLE
 from qcrl.cli.main import COMMANDS, Handler, Parser
 from qcrl.constraints import Constraint, Outage, Together, from_dict
 from qcrl.envs import ENVIRONMENT_IDS
+from qcrl.envs.base import HOST_PRESET
 from qcrl.envs.find import find as find_environment
 from qcrl.envs.host import costs
 from qcrl.errors import UserError, require_trust
@@ -52,7 +53,7 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
     algo = _algorithm_among(arguments)
     words = [word for word in arguments if not word.startswith("-")]
     in_python = any(map(_is_environment, words)) and not any(word in ENVIRONMENT_IDS for word in words)
-    preset = _peek(arguments, "--preset", default_preset(algo, in_python) or "")
+    preset = _peek(arguments, "--preset", default_preset(algo, HOST_PRESET if in_python else None) or "")
     parser.usage = "qcrl train [ALGO] [ENV] [options]"
 
     def option(name: str, meaning: str, **details: Any) -> None:

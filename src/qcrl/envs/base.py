@@ -69,6 +69,15 @@ class Described(Protocol):
         ...
 
 
+HOST_PRESET = "host"
+"""The preset of algorithms that is made for environments which run in Python."""
+
+
+def suited_preset(env: Described | None) -> str | None:
+    """The preset of algorithms that is made for environments like this one; None where there is no such."""
+    return getattr(env, "suited_preset", None)
+
+
 def choices_of(env: Described) -> tuple[int, ...]:
     """How many options each choice of an action with several parts has; empty where it is one choice, or numbers."""
     return getattr(getattr(env, "actions", None), "choices", ())

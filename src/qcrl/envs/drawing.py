@@ -40,8 +40,13 @@ class Drawing:
         return Drawn(inner, state.position), step
 
 
+def drawing(env: Environment) -> Environment:
+    """The environment with episodes that draw. Those in Python draw where they are stepped."""
+    return env.drawing() if hasattr(env, "drawing") else Drawing(env)  # type: ignore[return-value]
+
+
 def drawn(env: object, env_state: Tree) -> Tree:
-    """What was drawn; nothing in environments that do not. Those in Python draw where they are stepped."""
+    """What was drawn; nothing in environments that do not."""
     if isinstance(env_state, Drawn):
         return env_state.position
     return jnp.zeros((*env_state.shape, DRAWN)) if getattr(env, "draws", False) else ()

@@ -37,7 +37,9 @@ class Plan:
     """When outages are counted, and what ends the counting."""
 
     promise: float
+    """The outage that is to be certified."""
     error: float
+    """Of either verdict: the probability that it is false, at an outage that equals the promise."""
     looks: tuple[int, ...]
     """Episodes at each look; the last is the most that are run."""
     certify_at: tuple[int, ...]
@@ -76,7 +78,7 @@ class Plan:
 
     def _at_most(self, look: int, outages: int, outage: float) -> float:
         """The probability of an outcome that is no higher than so many outages at this look."""
-        states = list(_walk(self, outage, look))
+        states = list(_walk(self, outage, look, outages))
         last = states[-1]
         if outages >= self.violate_at[look] - 1 and look < len(self.looks) - 1:
             above = last.mass - float(last.alive[: outages + 1].sum())
@@ -197,9 +199,9 @@ def _violating(promise: float, allowed: list[float], looks: tuple[int, ...]) -> 
     return tuple(at)
 
 
-def _walk(plan: Plan, outage: float, last: int | None = None) -> Iterator[Look]:
-    """Look by look, as far as the last one asked for."""
-    alive, mass = np.eye(1, max(plan.violate_at) + 1)[0], 1.0
+def _walk(plan: Plan, outage: float, last: int | None = None, most: int = 0) -> Iterator[Look]:
+    """Look by look, as far as the last one asked for, with counts up to `most` where that is more than is needed."""
+    alive, mass = np.eye(1, max(*plan.violate_at, most) + 1)[0], 1.0
     rows = zip((0, *plan.looks), plan.looks, plan.certify_at, plan.violate_at)
     for before, now, low, high in list(rows)[: None if last is None else last + 1]:
         alive = _further(alive, now - before, outage)

@@ -13,7 +13,6 @@ from qcrl.algos.algorithm import Algorithm
 from qcrl.constraints import Constraint, Outage, Together
 from qcrl.envs.base import Described
 from qcrl.envs.find import find as find_environment
-from qcrl.envs.host.environment import HostEnv
 from qcrl.errors import UserError
 from qcrl.evaluation import certify as plain
 from qcrl.evaluation import plan as plans
@@ -37,6 +36,7 @@ from qcrl.runs.checkpoints import read_info, write_file
 from qcrl.runs.folder import Run, load
 from qcrl.runs.jax_policy import write_mixture
 from qcrl.runs.lane import Lane
+from qcrl.sampling.play import engine_of
 from qcrl.training import loop
 from qcrl.training.checks import length
 
@@ -164,7 +164,7 @@ def certify(run: str | Path | Run, confidence: float = 0.95, **options: Any) -> 
     promise, the error says what to do.
     """
     run = run if isinstance(run, Run) else load(run)
-    if not is_promise(options) or len(run.lanes[0].constraints) > 1 or run.lanes[0].constraint.ranged:
+    if not is_promise(run, options):
         return plain.certify(run, confidence, **options)
     outcome = keep(run, options.pop("promise"), confidence, **options)
     if outcome.certificate is None:
@@ -172,10 +172,11 @@ def certify(run: str | Path | Run, confidence: float = 0.95, **options: Any) -> 
     return outcome.certificate
 
 
-def is_promise(options: Json) -> bool:
-    """Whether the policy and the plan are left to the promise."""
+def is_promise(run: Run, options: Json) -> bool:
+    """Whether the policy and the plan are left to the promise, which is about one constraint."""
     named = any(options.get(name) is not None for name in ("seed", "expected", "power", "selection_episodes"))
-    return options.get("promise") is not None and not named and not options.get("every_seed")
+    alone = len(run.lanes[0].constraints) == 1 and not run.lanes[0].constraint.ranged
+    return options.get("promise") is not None and not named and not options.get("every_seed") and alone
 
 
 def keep(
@@ -249,7 +250,7 @@ def afforded(steps: float, env: Described, episodes: int | None = None) -> int:
     if episodes is not None:
         return episodes
     on_device = AFFORDED_ON_CPU if jax.default_backend() == "cpu" else AFFORDED_ON_ACCELERATORS
-    share = AFFORDED if isinstance(env, HostEnv) else on_device
+    share = AFFORDED if engine_of(env) == "host" else on_device
     return min(MOST_AFFORDED, max(1, int(share * steps / env.horizon)))
 
 

@@ -9,7 +9,7 @@ from qcrl import stats
 from qcrl.constraints import Constraint, Outage, Together
 from qcrl.envs.base import Described
 from qcrl.evaluation.evaluate import results_of, trained_environment
-from qcrl.runs.folder import Run, load
+from qcrl.runs.folder import Run, load, rows_of
 from qcrl.runs.lane import Lane, by_setting
 from qcrl.sampling.play import play
 from qcrl.sampling.play.seeds import Played
@@ -72,18 +72,13 @@ def _judge(run: Run, env: Described, lanes: list[Lane]) -> str:
 def _beside_the_start(run: Run, lanes: list[Lane], returns: np.ndarray) -> str:
     """A warning where policies earn no more than the first episodes of the training did, in which they knew nothing."""
     table = run.episodes
-    start = np.concatenate([table["return"][_rows(table, lane)[:FIRST_EPISODES]] for lane in lanes])
+    start = np.concatenate([table["return"][rows_of(table, lane.columns)[:FIRST_EPISODES]] for lane in lanes])
     if not start.size or returns.mean() > start.mean() or np.ptp(np.append(start, returns)) == 0:
         return ""
     return (
         f" That is no better than the first episodes of the training, {start.mean():.2f}: nothing was learned, unless "
         "to be safe; train for more steps, or allow more."
     )
-
-
-def _rows(table: dict[str, np.ndarray], lane: Lane) -> np.ndarray:
-    """Which rows are of a lane."""
-    return np.flatnonzero(np.all([table[name] == value for name, value in lane.columns.items()], axis=0))
 
 
 def _one_of_several(constraint: Constraint, costs: np.ndarray, kind: str) -> str:
@@ -113,7 +108,7 @@ def _episodes(run: Run, env: Described, lanes: list[Lane]) -> tuple[np.ndarray, 
         every = {name: np.array([each.every[name] for each in results]) for name in env.costs}
         return np.array([each.returns for each in results]), every, "fresh episodes"
     table = run.episodes
-    rows = [_rows(table, lane) for lane in lanes]
+    rows = [rows_of(table, lane.columns) for lane in lanes]
     shared = min(100, *map(len, rows))
     chosen = np.array([row[len(row) - shared :] for row in rows], int)
     column = lambda name: table["cost" if len(env.costs) == 1 else f"cost_{name}"][chosen]

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from qcrl.reproduce.results import Found
-from qcrl.show.curves import Curves, label
+from qcrl.runs.folder import label
+from qcrl.show.curves import Curves
 from qcrl.show.figures import figure
 
 

@@ -1,7 +1,7 @@
 """The run folder, as others read it: config.json, metrics.csv, episodes.csv and policies/."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -47,10 +47,9 @@ class Run:
 
     def __repr__(self) -> str:
         try:
-            algorithm, lanes = self.config["algorithm"], len(self.lanes)
-            label = " ".join(filter(None, [algorithm.get("label", algorithm["name"]), self.config.get("preset")]))
-            count = "1 lane" if lanes == 1 else f"{lanes} lanes"
-            what = f"{label} on {self.config['environment']['id']}, {count}, {self.config['steps']:,} steps"
+            count = "1 lane" if len(self.lanes) == 1 else f"{len(self.lanes)} lanes"
+            env, steps = self.config["environment"]["id"], f"{self.config['steps']:,} steps"
+            what = f"{label(self.config)} on {env}, {count}, {steps}"
         except (UserError, KeyError, TypeError, ValueError):
             what = "not readable"
         return f"<Run {self.path}: {what}>"
@@ -192,6 +191,17 @@ def read_config(folder: Path, needed: Sequence[str] = ()) -> Json:
     if missing:
         raise UserError(f"{path} cannot be read: its {missing[0]} is missing; {advice}")
     return config
+
+
+def label(config: Json) -> str:
+    """Algorithm and preset of a run."""
+    algorithm = config["algorithm"]
+    return " ".join(filter(None, [algorithm.get("label", algorithm["name"]), config.get("preset")]))
+
+
+def rows_of(table: dict[str, np.ndarray], setting: Mapping[str, float]) -> np.ndarray:
+    """Which rows of a table have these values: those of a lane, or of all its seeds."""
+    return np.flatnonzero(np.all([table[name] == value for name, value in setting.items()], axis=0))
 
 
 def lanes_of(config: Json) -> tuple[Lane, ...]:

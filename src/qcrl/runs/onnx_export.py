@@ -12,7 +12,7 @@ import numpy as np
 from qcrl.envs.host.products import Product
 from qcrl.errors import UserError
 from qcrl.kinds import Json
-from qcrl.runs.forward import FORBIDDEN, Known, NetworkForward, SoftForward, one_hots
+from qcrl.runs.forward import FORBIDDEN, LOG_STD_RANGE, Known, NetworkForward, SoftForward, one_hots
 from qcrl.runs.numpy_policy import NumpyPolicy
 
 OPSET = 17
@@ -204,7 +204,7 @@ def _soft(graph: Graph, net: SoftForward, policy: NumpyPolicy) -> dict[str, str]
     for index, layer in enumerate(net.layers):
         x = graph.linear(graph.add("Relu", x) if index else x, layer)
     mean, log_std = graph.columns(x, 0, net.size), graph.columns(x, net.size, 2 * net.size)
-    spread = graph.add("Exp", graph.clip(log_std, -20.0, 2.0))
+    spread = graph.add("Exp", graph.clip(log_std, *LOG_STD_RANGE))
     drawn = graph.add("Add", mean, graph.add("Mul", spread, graph.input("noise", net.size)))
     return {"raw": graph.add("Tanh", drawn)}
 

@@ -86,7 +86,7 @@ class Policy:
     def position(self, limit: float | None = None, probability: float | None = None) -> Tree:
         """Where in its ranges these lie; empty where it has none. What it was not trained for is an error."""
         trained = self.info.get("constraints", [{}])[0]
-        if trained.get("kind") != "Outage":
+        if "probability" not in trained:
             return ()
         limits, shares = (tuple(x) if isinstance(x, list) else x for x in (trained["limit"], trained["probability"]))
         ranged = ranges.is_range(limits) or ranges.is_range(shares)

@@ -28,6 +28,8 @@ class Program(NamedTuple):
     advance: Callable[[State], tuple[State, Metrics]]
     scalars: Scalars
     """What it will report, by name."""
+    waits: bool = False
+    """`advance` returns when all is done; else the device works on, and what came before can be written meanwhile."""
 
 
 class Workers(NamedTuple):
@@ -91,7 +93,7 @@ def open_program(
         restart = workers.on_error == "restart"
         with closing(env.fleet(count, workers.processes, workers.timeout, say, restart)) as fleet:
             sampler = HostSampler(learner, env, fleet, seeds, first, watch, fleet.restarts if restart else None)
-            yield Program(sampler.iterate, sampler.compile(shapes))
+            yield Program(sampler.iterate, sampler.compile(shapes), waits=True)
         return
     devices = mesh(env, len(seeds))
     iterate = on_devices(learner, env, devices)  # type: ignore[arg-type]

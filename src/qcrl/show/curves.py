@@ -12,7 +12,7 @@ from qcrl.errors import UserError
 from qcrl.evaluation.summary import Results, summarise
 from qcrl.kinds import Json
 from qcrl.runs import shapes
-from qcrl.runs.folder import Run, lanes_of, load, read_columns, read_config
+from qcrl.runs.folder import Run, label, lanes_of, load, read_columns, read_config, rows_of
 from qcrl.runs.lane import Lane, by_setting, shortest
 
 SETTING = ("seed", "probability", "limit", "env_steps")
@@ -76,7 +76,7 @@ def _read_settings(path: Path) -> list[Curves]:
     curves = []
     for values in settings:
         setting = dict(zip(names, values))
-        rows = np.all([table[key] == value for key, value in setting.items()], axis=0)
+        rows = rows_of(table, setting)
         columns = {column: values[rows] for column, values in table.items()}
         rate = f", lr = {shortest(setting['learning_rate'])}" if "learning_rate" in setting else ""
         others = "".join(f", {key} {shortest(setting[key])}" for key in further if len(set(table[key].tolist())) > 1)
@@ -92,12 +92,6 @@ def _bounds(lanes: Sequence[Lane], setting: dict[str, float]) -> dict[str, float
     if lane is None or len(lane.constraints) == 1:
         return {}
     return {key: float(constraint.bound) for key, constraint in zip(lane.keys, lane.constraints)}
-
-
-def label(config: Json) -> str:
-    """Algorithm and preset of a run."""
-    algorithm = config["algorithm"]
-    return " ".join(filter(None, [algorithm.get("label", algorithm["name"]), config.get("preset")]))
 
 
 def _distinct(found: Sequence[Curves]) -> list[Curves]:
@@ -159,8 +153,7 @@ def read_evaluation(path: Path) -> Evaluation:
 def recent_training(run: Run) -> Evaluation:
     """The last training episodes of every lane, summed up like an evaluation."""
     table = run.episodes
-    lanes = [np.all([table[name] == value for name, value in lane.columns.items()], axis=0) for lane in run.lanes]
-    rows = [np.flatnonzero(chosen)[-RECENT:] for chosen in lanes]
+    rows = [rows_of(table, lane.columns)[-RECENT:] for lane in run.lanes]
     if not any(map(len, rows)):
         raise UserError(f"no episode has ended yet in {run.path}; train it for more steps")
     episodes = {name: column[np.concatenate(rows)] for name, column in table.items()}

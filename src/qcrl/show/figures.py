@@ -13,8 +13,8 @@ from matplotlib.typing import LineStyleType
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Settings
 from qcrl.runs.checkpoints import write_file
-from qcrl.runs.folder import Run, load
-from qcrl.show.curves import Curves, Evaluation, empirical_survival, evaluations, label, read_curves, tails
+from qcrl.runs.folder import Run, label, load
+from qcrl.show.curves import Curves, Evaluation, empirical_survival, evaluations, read_curves, tails
 
 # Okabe and Ito's palette without its yellow: told apart with any kind of colour vision, and on white paper.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

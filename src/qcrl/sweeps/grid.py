@@ -11,13 +11,13 @@ from typing import Any, get_type_hints
 
 from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
-from qcrl.algos.find import DEFAULT_PRESET, build
+from qcrl.algos.find import build, default_preset
 from qcrl.algos.find import find as find_algorithm
 from qcrl.constraints import Constraint, Outage, Together, from_dict, together
 from qcrl.envs.find import find
 from qcrl.errors import UserError, check_name
 from qcrl.kinds import Json, Settings
-from qcrl.training.checks import all_trained_under
+from qcrl.training.checks import MOST_LANES, all_trained_under
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,6 @@ class Cell:
 
 HINTS = get_type_hints(Cell)
 LISTS = ("environments", "limits", "probabilities", "learning_rates")
-MOST_LANES = 100_000
-"""Each has a policy file of its own."""
 LEAST = {"seeds": 1, "first_seed": 0, "steps": 1, "episodes": 0, "max_lanes": 0}
 CLOSINGS = ("", "]", "]]", "]}", "]}]", "]}}", "]}}]", "}", "}}", "}]", "}}]")
 """What may be open at the end of a line."""
@@ -217,7 +215,7 @@ def _check(cell: Cell, where: Where) -> Iterator[Cell]:
     for number, rate in enumerate(cell.learning_rates):
         with _at(where, "learning_rates", number):
             hyperparameters.replace(algorithm, {"learning_rate": rate})
-    preset = cell.preset or (DEFAULT_PRESET if find_algorithm(cell.name).presets else "")
+    preset = cell.preset or default_preset(cell.name) or ""
     label = cell.label or "-".join(filter(None, [cell.name.replace(":", "."), preset]))
     if not re.fullmatch(r"[\w.+=-]+", label) or label.startswith("."):
         raise UserError(f"{where('label')}: {label!r} cannot be a folder's name; use letters, digits, -, _, = and .")

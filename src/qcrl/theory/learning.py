@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 import qcrl
 from qcrl.algos.actor_critic import BUDGET_RANGE, ActorCritic
+from qcrl.algos.presets import lambdas
 from qcrl.errors import UserError
 from qcrl.kinds import Settings
 from qcrl.nets.network import Inputs
@@ -19,9 +20,14 @@ from qcrl.theory.examples import MACHINE_LIMIT
 from qcrl.theory.tabular_env import TabularEnv, machine_env
 
 PROBABILITY = 0.1
+# The optimum mixes actions, so that an integral alone swings around it.
+GAINS: Settings = dict(integral_gain=0.1, proportional_gain=1.0, gain_smoothing=0.5, error_clip=1.0)
+# Returns of about 1: with larger ones the policy, which shares its trunk with the critics, learns far more slowly. The
+# previous cost stays hidden, so that a table holds the policy.
+COMMON: Settings = GAINS | dict(target_kl=0.03, reward_scale=10.0, cost_input="none")
 FRESH_SEEDS = range(200, 208)
 """The settings below were found on seeds 0 to 9, and held on 10 to 19."""
-SETTINGS: Settings = dict(
+SETTINGS: Settings = COMMON | dict(
     # 60 whole episodes an iteration, and a network to match three states.
     num_envs=60,
     steps_per_env=20,
@@ -29,62 +35,30 @@ SETTINGS: Settings = dict(
     hidden_sizes=(32, 32),
     learning_rate=1e-3,
     clip=0.2,
-    target_kl=0.03,
     # A step changes what happens over the next few. Further sight only adds noise, and the clock is not shown.
     discount=0.9,
     gae_lambda=0.9,
     time_limit="bootstrap",
-    # Returns of about 1: with larger ones the policy, which shares its trunk with the critics, learns far more slowly.
-    reward_scale=10.0,
     cost_scale=1.0,
-    # The previous cost stays hidden, so that the policy is stationary.
-    cost_input="none",
     initial_multiplier=0.3,
     driver="outage",
-    integral_gain=0.1,
-    # The optimum mixes actions, so that an integral alone swings around it.
-    proportional_gain=1.0,
-    gain_smoothing=0.5,
-    error_clip=1.0,
 )
 
 
 BUDGET_SEEDS = range(100, 110)
 """The settings below were found on seeds 0 to 9."""
-BUDGET_SETTINGS: Settings = dict(
+BUDGET_SETTINGS: Settings = {
+    **COMMON,
     # 256 whole episodes an iteration. A wide network and a high learning rate, or the time left is seen too dimly: the
     # last steps of an episode, which are free, are then taken for those before them.
-    num_envs=256,
-    hidden_sizes=(64, 64),
-    learning_rate=1e-2,
-    learning_rate_halving=60.0,
-    epochs=4,
-    minibatches=8,
-    max_gradient_norm=1.0,
+    **dict(num_envs=256, hidden_sizes=(64, 64), learning_rate=1e-2, learning_rate_halving=60.0),
     # Small moves: actions that have become rare too early are not tried again where they would be right.
-    clip=0.1,
-    target_kl=0.03,
+    **dict(clip=0.1, epochs=4, minibatches=8, max_gradient_norm=1.0),
     # The clock is shown, so that the critics know that nothing follows.
-    discount=1.0,
-    gae_lambda=0.95,
-    cost_gae_lambda=0.95,
-    target_lambda=0.95,
-    time_limit="terminal",
-    reward_scale=10.0,
-    outage_scale=1.0,
-    # State, time and budget are all that it sees, so that a table holds the policy.
-    cost_input="none",
-    initial_multiplier=3.0,
-    integral_gain=0.1,
-    integral_power=0.5,
-    proportional_gain=1.0,
-    gain_smoothing=0.5,
-    error_clip=1.0,
+    **dict(discount=1.0, time_limit="terminal", outage_scale=1.0, **lambdas(0.95)),
     # The outage is known to a twentieth of itself at 0.1, and what is asked for is an upper bound.
-    window=4096,
-    driver_window=4096,
-    target_margin=0.1,
-)
+    **dict(window=4096, driver_window=4096, target_margin=0.1, initial_multiplier=3.0, integral_power=0.5),
+}
 
 
 def train_on_machine(out: Path, seeds: Sequence[int], iterations: int = 100, **changes: object) -> Run:

@@ -11,9 +11,8 @@ from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.find import DEFAULT_STEPS, default_preset, find, name_of
 from qcrl.algos.multiplier import episode_window
 from qcrl.constraints import Constraint, Outage, Together, together
-from qcrl.envs.base import ONE_COST, Described
-from qcrl.envs.drawing import Drawing
-from qcrl.envs.host.environment import HostEnv
+from qcrl.envs import drawing as drawings
+from qcrl.envs.base import ONE_COST, Described, suited_preset
 from qcrl.errors import UserError
 from qcrl.kinds import Settings
 from qcrl.runs.lane import Lane, make_lane
@@ -117,9 +116,7 @@ def reporting(env: Described, lanes: Sequence[Lane]) -> Described:
 
 def drawing(env: Described, lanes: Sequence[Lane]) -> Described:
     """The environment whose episodes draw limit and probability, where a constraint has ranges of them."""
-    if not lanes[0].constraint.ranged:
-        return env
-    return dataclasses.replace(env, draws=True) if isinstance(env, HostEnv) else Drawing(env)  # type: ignore[arg-type]
+    return drawings.drawing(env) if lanes[0].constraint.ranged else env  # type: ignore[arg-type]
 
 
 def check_costs(env: Described, lanes: Sequence[Lane]) -> None:
@@ -174,7 +171,7 @@ def length(algo: str | Algorithm, preset: str | None, steps: float | None, env: 
     """Steps of a training: those asked for, or the preset's own."""
     if steps is None:
         kind = find(algo) if isinstance(algo, str) else type(algo)
-        usual = default_preset(algo, isinstance(env, HostEnv)) if isinstance(algo, str) else None
+        usual = default_preset(algo, suited_preset(env)) if isinstance(algo, str) else None
         return kind.lengths.get(preset or usual or "", DEFAULT_STEPS)
     if not 1 <= steps < 2**31 or steps != int(steps):
         raise UserError(f"steps is {steps}, but must be a whole number from 1 to 2147483647; give the steps per seed")

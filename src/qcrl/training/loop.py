@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,10 @@ import numpy as np
 
 from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
-from qcrl.algos.find import HOST_PRESET, build, default_preset, find
-from qcrl.envs.base import Described, Description
+from qcrl.algos.find import build, default_preset, find
+from qcrl.envs.base import Described, Description, suited_preset
 from qcrl.envs.find import find as find_environment
 from qcrl.envs.host.costs import Costs
-from qcrl.envs.host.environment import HostEnv
 from qcrl.errors import UserError
 from qcrl.kinds import Json
 from qcrl.runs import checkpoints
@@ -25,7 +24,7 @@ from qcrl.runs.folder import Run
 from qcrl.runs.lane import Lane
 from qcrl.sampling import compilation_cache, memory, program
 from qcrl.sampling.host import Watch
-from qcrl.sampling.program import Workers
+from qcrl.sampling.program import Program, Workers
 from qcrl.sampling.record import Metrics, State
 from qcrl.training import checks, claim, fit
 from qcrl.training.callback import Callback, Onlooker
@@ -99,12 +98,13 @@ def train(
     environment = find_environment(env, cost)
     notes = [greeting] if greeting else []  # what is wrong is said first, and alone
     if isinstance(algo, str):
-        preset = default_preset(algo, isinstance(environment, HostEnv)) if preset is None else preset
+        suited = suited_preset(environment)
+        preset = default_preset(algo, suited) if preset is None else preset
         algo = build(algo, preset)
-        if preset == HOST_PRESET and isinstance(environment, HostEnv):
+        if suited is not None and preset == suited:
             given = fit.chosen_before(out) | overrides if resume else overrides
             whole = checks.length(algo, preset, steps, environment)
-            overrides = fit.complete(algo, environment, given, whole, workers, notes.append)
+            overrides = fit.complete(algo, environment, given, whole, workers, notes.append)  # type: ignore[arg-type]
     algorithm = hyperparameters.replace(algo, overrides)
     algorithm = checks.fit(algorithm, environment, overrides)
     lanes = checks.lanes(algorithm, constraint, seeds, first_seed, rates)
@@ -209,7 +209,7 @@ class Group:
             state = program.place(self.env, state, len(self.lanes))
             seeds = [lane.seed for lane in self.lanes]
             with contextlib.ExitStack() as stack:
-                advance, scalars = stack.enter_context(
+                opened = stack.enter_context(
                     program.open_program(
                         self.algorithm,
                         self.env,
@@ -222,7 +222,7 @@ class Group:
                     )
                 )
                 sizes = info.get("sizes", {})
-                self.tables = Tables(self.folder, self.lanes, scalars, sizes, self.iterations, self.env.costs)
+                self.tables = Tables(self.folder, self.lanes, opened.scalars, sizes, self.iterations, self.env.costs)
                 stack.enter_context(contextlib.closing(self.tables))
                 claim.write_config(self.folder, self.config)
                 self._set_aside(first)
@@ -231,8 +231,8 @@ class Group:
                     self.tables.curves.append(WandB(self.folder, wandb, self.config))
                 self.display.start(first, self.iterations)
                 for _ in range(-int(np.min(state.iteration))):  # episodes are spread out first
-                    state, _ = advance(state)
-                self.advance(advance, state, first, checkpoint_interval, interruption)
+                    state, _ = opened.advance(state)
+                self.advance(opened, state, first, checkpoint_interval, interruption)
 
     def _set_aside(self, iteration: int) -> None:
         """What was found out about the policies so far shall not be taken for a result of those to come."""
@@ -247,7 +247,7 @@ class Group:
 
     def advance(
         self,
-        advance: Callable[[State], tuple[State, Metrics]],
+        opened: Program,
         state: State,
         first: int,
         checkpoint_interval: float,
@@ -258,7 +258,7 @@ class Group:
         saved = self.mark = time.monotonic()
         for iteration in range(first + 1, self.iterations + 1):
             try:
-                state, metrics = advance(state)
+                state, metrics = opened.advance(state)
             except (UserError, KeyboardInterrupt) as error:  # an environment broke, before the state was touched
                 if isinstance(error, Aborted):
                     raise
@@ -273,7 +273,7 @@ class Group:
                 self.save_policies(state._replace(store=()), folder=RECENT, suffix=f"-i{iteration}")
             due = time.monotonic() - saved >= max(checkpoint_interval, pause) or iteration == self.iterations
             rows: list[tuple[int, Metrics]] = [] if pending is None else [(iteration - 1, pending)]
-            at_once = due or isinstance(self.env, HostEnv)  # where Python steps, nothing is worked on meanwhile
+            at_once = due or opened.waits
             self.log([*rows, (iteration, metrics)] if at_once else rows)
             pending = None if at_once else metrics
             asked, broken = interruption.requested, self.onlooker.stops or not self.alive.any()

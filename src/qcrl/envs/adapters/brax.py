@@ -8,15 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from qcrl.envs.adapters.functional import (
-    FunctionalCost,
-    FunctionalCostFunction,
-    check_cost,
-    flat,
-    like,
-    named_costs,
-    read_cost,
-)
+from qcrl.envs.adapters import functional
+from qcrl.envs.adapters.functional import FunctionalCost, FunctionalCostFunction
 from qcrl.envs.base import Step
 from qcrl.errors import UserError
 from qcrl.kinds import Tree
@@ -48,7 +41,7 @@ class BraxEnv:
             raise UserError(f"{self.id} resets itself; make it without, in Brax with auto_reset=False")
         if jnp.ndim(start.reward):
             raise UserError(f"{self.id} holds a batch of shape {start.reward.shape}; give the environment of one robot")
-        check_cost(self.sources, after.info, self.id)
+        functional.check_cost(self.sources, after.info, self.id)
 
     @property
     def id(self) -> str:
@@ -63,7 +56,7 @@ class BraxEnv:
     @cached_property
     def sources(self) -> dict[str, str | FunctionalCostFunction]:
         """Every cost with where it comes from."""
-        return named_costs(self.cost, self.shapes[1].info)
+        return functional.named_costs(self.cost, self.shapes[1].info)
 
     @property
     def costs(self) -> tuple[str, ...]:
@@ -79,7 +72,7 @@ class BraxEnv:
 
     def reset(self, key: Array) -> tuple[State, Float[Array, " obs"]]:
         inner = self.env.reset(key)
-        return State(inner, jnp.zeros((), jnp.int32)), flat(inner.obs)
+        return State(inner, jnp.zeros((), jnp.int32)), functional.flat(inner.obs)
 
     def step(self, state: State, action: Float[Array, " action"]) -> tuple[State, Step]:
         before, action = state.inner, jnp.clip(action, -1.0, 1.0)
@@ -90,10 +83,10 @@ class BraxEnv:
         truncation = jnp.asarray(inner.info.get("truncation", 0.0)) > 0
         terminated = (inner.done > 0) & ~truncation
         step = Step(
-            flat(inner.obs),
+            functional.flat(inner.obs),
             jnp.asarray(inner.reward, jnp.float32),
-            read_cost(self.sources, before.obs, action, inner.obs, inner.info),
+            functional.read_cost(self.sources, before.obs, action, inner.obs, inner.info),
             terminated,
             (truncation | cut) & ~terminated,
         )
-        return State(like(inner, self.shapes[0]), time), step
+        return State(functional.like(inner, self.shapes[0]), time), step

@@ -9,15 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from qcrl.envs.adapters.functional import (
-    FunctionalCost,
-    FunctionalCostFunction,
-    check_cost,
-    flat,
-    like,
-    named_costs,
-    read_cost,
-)
+from qcrl.envs.adapters import functional
+from qcrl.envs.adapters.functional import FunctionalCost, FunctionalCostFunction
 from qcrl.envs.base import Step
 from qcrl.envs.host.spaces import Actions
 from qcrl.errors import UserError
@@ -58,7 +51,7 @@ class GymnaxEnv:
         space = self.env.action_space(self.params)
         if not hasattr(space, "n") and not hasattr(space, "low"):
             raise UserError(f"the action space of {self.id} is {space}, but only Box and Discrete can be trained")
-        check_cost(self.sources, self.shapes[1], self.id)
+        functional.check_cost(self.sources, self.shapes[1], self.id)
 
     @property
     def id(self) -> str:
@@ -87,7 +80,7 @@ class GymnaxEnv:
     @cached_property
     def sources(self) -> dict[str, str | FunctionalCostFunction]:
         """Every cost with where it comes from."""
-        return named_costs(self.cost, self.shapes[1])
+        return functional.named_costs(self.cost, self.shapes[1])
 
     @property
     def costs(self) -> tuple[str, ...]:
@@ -104,7 +97,7 @@ class GymnaxEnv:
     def reset(self, key: Array) -> tuple[State, Float[Array, " obs"]]:
         key, own = jax.random.split(key)
         obs, inner = self.env.reset(key, self.params)
-        return State(inner, obs, jax.random.key_data(own), jnp.zeros((), jnp.int32)), flat(obs)
+        return State(inner, obs, jax.random.key_data(own), jnp.zeros((), jnp.int32)), functional.flat(obs)
 
     def step(self, state: State, action: Float[Array, " action"]) -> tuple[State, Step]:
         own = jax.random.wrap_key_data(state.key)
@@ -116,13 +109,13 @@ class GymnaxEnv:
         terminated = jnp.asarray(done).astype(bool).reshape(()) & (time < self.horizon)
         cut = (time >= self.horizon) | (jnp.asarray(truncated[0]).astype(bool) if truncated else False)
         step = Step(
-            flat(obs),
+            functional.flat(obs),
             jnp.asarray(reward, jnp.float32).reshape(()),
-            read_cost(self.sources, state.obs, chosen, obs, info),
+            functional.read_cost(self.sources, state.obs, chosen, obs, info),
             terminated,
             cut & ~terminated,
         )
-        inner, obs = like((inner, obs), self.shapes[0])
+        inner, obs = functional.like((inner, obs), self.shapes[0])
         return State(inner, obs, jax.random.key_data(own), time), step
 
     def _advance(self, key: Array, inner: Tree, action: Array) -> tuple[Tree, ...]:

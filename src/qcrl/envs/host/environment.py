@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from qcrl.envs import ENVIRONMENT_IDS
+from qcrl.envs.base import HOST_PRESET
 from qcrl.envs.host import boundary, costs
 from qcrl.envs.host.costs import Costs, CostSource
 from qcrl.envs.host.fleet import Fleet, Local
@@ -51,6 +52,7 @@ class HostEnv:
     """Every episode draws its limit and probability."""
 
     fixed_length = False
+    suited_preset = HOST_PRESET
     description = "an environment that runs in Python"
 
     @property
@@ -92,6 +94,10 @@ class HostEnv:
         if is_vector(self.only):
             return Vector(self.only, self.source, self.id, timeout)
         return _Kept([self.only], self.source, self.id, masks=self.masks)
+
+    def drawing(self) -> HostEnv:
+        """The same environment, whose episodes each draw a limit and a probability."""
+        return replace(self, draws=True)
 
     def check_count(self, count: int, workers: int) -> None:
         """Whether there can be so many environments."""

@@ -27,16 +27,23 @@ STRETCH = 50
 """Steps between two signs of progress."""
 
 
+class Sums(NamedTuple):
+    """What an episode has brought, up to its end."""
+
+    reward: Float[Array, ""]
+    cost: Float[Array, " cost"]
+    discounted: Float[Array, " cost"]
+    """Costs that count less the later they come."""
+
+
 class Episode(NamedTuple):
     """An episode under way. Its costs so far and its length are among the inputs."""
 
     env_state: Tree
     inputs: Inputs
     memory: Memory
+    sums: Sums
     running: Bool[Array, ""]
-    total_reward: Float[Array, ""]
-    total_cost: Float[Array, " cost"]
-    discounted: Float[Array, " cost"]
     finite: Bool[Array, ""]
     """Whether all that was seen, done, earned and paid so far is a number."""
 
@@ -144,7 +151,8 @@ def _play_part(
         episode = _advance(algorithm, env, deterministic, discount or 1.0, states, action_keys, episode)
         jax.block_until_ready(episode)
         progress(len(part.counted) * part.wanted / stretches)
-    running, returns, costs, discounted, finite = (each[:, : part.wanted] for each in jax.device_get(episode[3:]))
+    found = jax.device_get((*episode.sums, episode.running, episode.finite))
+    returns, costs, discounted, running, finite = (each[:, : part.wanted] for each in found)
     require_finite(env, finite)
     if running.any():
         raise UserError(
@@ -165,8 +173,8 @@ def _start(algorithm: Acts, env: Environment, count: int, keys: Array, first: An
         inputs = Inputs.first(obs, env.action_size, len(env.costs))
         nothing = jnp.zeros(len(env.costs))
         memory = algorithm.initial_memory(env)
-        begun = jnp.bool(True), jnp.zeros(()), nothing, nothing, jnp.isfinite(obs).all()
-        return action_key, Episode(env_state, inputs, memory, *begun)
+        sums = Sums(jnp.zeros(()), nothing, nothing)
+        return action_key, Episode(env_state, inputs, memory, sums, jnp.bool(True), jnp.isfinite(obs).all())
 
     return jax.vmap(jax.vmap(begin, (None, 0)), (0, None))(keys, first + jnp.arange(count))
 
@@ -189,16 +197,18 @@ def _advance(
         action, memory = algorithm.act(env, state, now.inputs, now.memory, key, deterministic)
         env_state, out = env.step(now.env_state, action)
         cost = out.cost.reshape(len(env.costs))
-        counted = jnp.where(now.running, cost, 0.0)
+        counted, sums = jnp.where(now.running, cost, 0.0), now.sums
         met = jnp.concatenate([out.obs, action, cost, out.reward[None]])
         return Episode(
             env_state,
             now.inputs.after(out.obs, action, out.reward, cost),
             memory,
+            Sums(
+                sums.reward + jnp.where(now.running, out.reward, 0.0),
+                sums.cost + counted,
+                sums.discounted + discount**time * counted,
+            ),
             now.running & ~(out.terminated | out.truncated),
-            now.total_reward + jnp.where(now.running, out.reward, 0.0),
-            now.total_cost + counted,
-            now.discounted + discount**time * counted,
             now.finite & (~now.running | jnp.isfinite(met).all()),
         )
 

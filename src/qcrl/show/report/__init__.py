@@ -19,7 +19,7 @@ from qcrl.errors import UserError
 from qcrl.evaluation.certificate import read_certificate
 from qcrl.kinds import Json
 from qcrl.runs.checkpoints import write_file
-from qcrl.runs.folder import Run, check_format, load
+from qcrl.runs.folder import Run, check_format, label, load
 from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.runs.lane import Lane, by_setting
 from qcrl.sampling.play import ENGINES
@@ -127,7 +127,7 @@ def _run(run: Run, name: str) -> Json:
     config = run.config
     return {
         "name": name,
-        "label": analysis.label(config),
+        "label": label(config),
         "environment": config["environment"]["id"],
         "constraint": " & ".join(type(each).__name__ for each in run.lanes[0].constraints),
         "probabilities": sorted({lane.probability for lane in run.lanes}),
