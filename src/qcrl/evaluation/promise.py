@@ -334,8 +334,7 @@ def _write_choice(
         write_mixture(temporary, policies, choice.weights, names)
         mixture = read_info(temporary)["mixture"]
     stem = f"promised-p{promise!r}-d{lane.limit:g}"
-    names_ = (f"{stem}{'' if n == 1 else f'-{n}'}.safetensors" for n in range(1, 1000))
-    paths = (temporary.with_name(name) for name in names_)
+    paths = (temporary.with_name(f"{stem}{'' if n == 1 else f'-{n}'}.safetensors") for n in range(1, 1000))
     path = next(each for each in paths if not each.exists() or each.read_bytes() == temporary.read_bytes())
     temporary.replace(path)
     return Chosen(lane, path, len(candidates), rows[0]["episodes"], rows, mixture)
