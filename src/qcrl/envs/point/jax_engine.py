@@ -49,6 +49,10 @@ class State(NamedTuple):
     parameters: Parameters
 
 
+def _of_task(name: str) -> property:
+    return property(lambda env: getattr(env.task, name))
+
+
 @dataclass(frozen=True)
 class PointEnv:
     """One task on the JAX engine."""
@@ -61,21 +65,7 @@ class PointEnv:
     timed = True
     action_size = 2
 
-    @property
-    def id(self) -> str:
-        return self.task.id
-
-    @property
-    def description(self) -> str:
-        return self.task.description
-
-    @property
-    def observation_size(self) -> int:
-        return self.task.observation_size
-
-    @property
-    def horizon(self) -> int:
-        return self.task.horizon
+    id, description, observation_size, horizon = map(_of_task, ("id", "description", "observation_size", "horizon"))
 
     @property
     def parameters(self) -> Parameters:
