@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -90,3 +91,11 @@ def test_what_is_declared_is_imported_and_the_other_way_round():
     optional = {"torch", "cloudpickle", "safety_gymnasium", *extras, *(each.replace("-", "_") for each in extras)}
     assert [name for name, own in homes.items() if not own & (declared | optional)] == []
     assert declared - set().union(*homes.values()) == set()
+
+
+def test_the_diffs_in_the_page_on_the_house_apply():
+    diffs = re.findall(r"```diff\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.S)
+    assert len(diffs) == 5
+    for diff in diffs:
+        applied = subprocess.run(["git", "apply", "--check", "-"], input=diff, cwd=ROOT, capture_output=True, text=True)
+        assert applied.returncode == 0, applied.stderr

@@ -13,8 +13,9 @@ from qcrl.bench.certificates import simulate
 from qcrl.cli.main import main
 from qcrl.envs import make
 from qcrl.evaluation import plan as plans
+from qcrl.evaluation.aim import POWER, target
 from qcrl.evaluation.calibrate import Measured, calibrate, choose, shortest
-from qcrl.evaluation.promise import HOPELESS, POWER, CannotCertify, keep, target
+from qcrl.evaluation.promise import HOPELESS, CannotCertify, keep
 from qcrl.evaluation.verify import verify
 from qcrl.runs.policy import Policy
 from test_evaluation import RISKY, SAFE, write_run

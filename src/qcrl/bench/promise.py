@@ -21,8 +21,9 @@ from qcrl.algos import hyperparameters
 from qcrl.bench import count, hardware, print_table
 from qcrl.constraints import Outage
 from qcrl.envs import make
+from qcrl.evaluation.aim import afforded, aimed_by, target
 from qcrl.evaluation.evaluate import Player, results_of, trained_environment
-from qcrl.evaluation.promise import RECENT, afforded, keep, target
+from qcrl.evaluation.promise import RECENT, keep
 from qcrl.kinds import Settings
 from qcrl.runs.folder import Run
 from qcrl.runs.jax_policy import JaxPolicy
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     env = make(args.env)
     steps = length(args.algo, args.preset, args.steps)
     episodes = afforded(steps, env, args.episodes)
-    aim = target(args.promise, 1 - args.confidence, episodes)
+    aim = target(args.promise, 1 - args.confidence, aimed_by(episodes, steps, env))
     try:
         with _for_minutes(args.minutes):
             rows = _read(folder / "rows.csv")

@@ -1,21 +1,19 @@
-"""From a promise to a certificate: how far below it to train, which policy to take, and what to do if none will do."""
+"""From a promise to a certificate: train below it, take the policy that can keep it, or say what to do if none can."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 from rich.console import Console
-from scipy import stats as scipy_stats
 
 from qcrl import stats
 from qcrl.algos.algorithm import Algorithm
 from qcrl.constraints import Constraint, Outage, Together
-from qcrl.envs.base import Described
 from qcrl.envs.find import find as find_environment
 from qcrl.errors import UserError
 from qcrl.evaluation import certify as plain
 from qcrl.evaluation import plan as plans
+from qcrl.evaluation.aim import POWER, SETTLES_AT, SPREAD, afforded, aimed, aimed_by, target
 from qcrl.evaluation.calibrate import (
     Candidate,
     Choice,
@@ -36,25 +34,11 @@ from qcrl.runs.checkpoints import read_info, write_file
 from qcrl.runs.folder import Run, load
 from qcrl.runs.jax_policy import write_mixture
 from qcrl.runs.lane import Lane
-from qcrl.sampling.play import engine_of
 from qcrl.training import loop
 from qcrl.training.checks import length
 
-POWER = 0.98
-"""The chance of a certificate that everything is planned for."""
-SETTLES_AT, SPREAD = 0.98, 0.26
-"""Outage of the last policy of a training, as a share of its target: mean and standard deviation over the 20 policies
-of the presets `scale` and `fast` in results/outage_ppo/tuning.csv, the rows `short` and `fast_base`."""
-LAST_BELOW = 0.6
-"""The chance that the last policy of a training is at or below the planned outage. Recent ones are a tenth apart from
-it, mostly below, so that one of them is there nearly always; a lower target would cost return."""
 RECENT = 5
 """Recent policies of every training that are candidates, beside the last one."""
-AFFORDED, AFFORDED_ON_CPU, AFFORDED_ON_ACCELERATORS = 0.25, 1.0, 2.0
-"""Steps that certifying may take, as a share of those of the training; calibrating takes as many again. Playing is
-twice as fast as training on a CPU, ten times on an accelerator; the first share is for environments in Python."""
-MOST_AFFORDED = 200_000
-"""Episodes, unless more are asked for."""
 HOPELESS = 0.25
 """With less chance than this no attempt is made, since it would spend error."""
 LENGTHS, SURE = 10, 0.999
@@ -134,13 +118,13 @@ def train_to_certify(
     taken = length(algo, preset, steps, environment)
     count = afforded(taken, environment, episodes)
     aim = target(Outage(0.0, promise).probability, 1 - confidence, aimed_by(count, taken, environment))
-    aimed = [_aimed(each, promise, aim) for each in asked]
-    aims = ", ".join(f"{each.probability:g}" for each in aimed)
+    wanted = [aimed(each, promise, aim) for each in asked]
+    aims = ", ".join(f"{each.probability:g}" for each in wanted)
     kept = {"probability": promise, "confidence": confidence, "episodes": count}
     run = loop.train(
         algo,
         environment,
-        aimed,
+        wanted,
         steps,
         seeds,
         preset,
@@ -245,28 +229,6 @@ def decide(
     return Decision(choice, found, shortest(found, choice, possible, SURE))
 
 
-def afforded(steps: float, env: Described, episodes: int | None = None) -> int:
-    """How many episodes may certify: those asked for, or what a share of the training's steps makes."""
-    if episodes is not None:
-        return episodes
-    on_device = AFFORDED_ON_CPU if jax.default_backend() == "cpu" else AFFORDED_ON_ACCELERATORS
-    share = AFFORDED if engine_of(env) == "host" else on_device
-    return min(MOST_AFFORDED, max(1, int(share * steps / env.horizon)))
-
-
-def aimed_by(episodes: int, steps: float, env: Described) -> int:
-    """Episodes that the target is computed for. On a CPU fewer than may certify, since small networks scatter more."""
-    fewer = max(1, int(AFFORDED * steps / env.horizon))
-    return min(episodes, fewer) if jax.default_backend() == "cpu" else episodes
-
-
-def target(promise: float, error: float, episodes: int) -> float:
-    """What to train for: so far below the planned outage that the spread of trainings stays below it mostly."""
-    planned = plans.planned_outage(promise, error, episodes, POWER)
-    share = SETTLES_AT + float(scipy_stats.norm.ppf(LAST_BELOW)) * SPREAD
-    return float(f"{min(planned / share, promise):.3g}")
-
-
 def candidates_of(run: Run, lanes: Sequence[Lane]) -> list[Candidate]:
     """The policies of these lanes, the last and recent ones; not those that broke down."""
     found = []
@@ -303,18 +265,6 @@ def advice(
         more = stats.episodes_needed(plan.promise, 1 - plan.error, high, POWER)
         return f"{why}; allow {more:,} episodes with --episodes, or {again}"
     return f"{why}; {again}"
-
-
-def _aimed(asked: Constraint | Together, promise: float, aim: float) -> Outage:
-    """What is trained for: the aim, unless less was asked for."""
-    if not isinstance(asked, Outage) or asked.ranged:
-        raise UserError("a promise is about one outage constraint with one limit; train without it, then certify")
-    if asked.probability > promise:
-        raise UserError(
-            f"the promise is {promise:g}, but {asked.probability:g} is to be trained for, which cannot keep it; "
-            "train for less, or leave the outage out"
-        )
-    return asked if asked.probability < promise else Outage(asked.limit, aim, asked.cost)
 
 
 def _write_choice(

@@ -1,0 +1,58 @@
+"""How far below a promise to train, and how many episodes may certify it."""
+
+import jax
+from scipy.stats import norm
+
+from qcrl.constraints import Constraint, Outage, Together
+from qcrl.envs.base import Described
+from qcrl.errors import UserError
+from qcrl.evaluation.plan import planned_outage
+from qcrl.sampling.play import engine_of
+
+POWER = 0.98
+"""The chance of a certificate that everything is planned for."""
+SETTLES_AT, SPREAD = 0.98, 0.26
+"""Outage of the last policy of a training, as a share of its target: mean and standard deviation over the 20 policies
+of the presets `scale` and `fast` in results/outage_ppo/tuning.csv, the rows `short` and `fast_base`."""
+LAST_BELOW = 0.6
+"""The chance that the last policy of a training is at or below the planned outage. Recent ones are a tenth apart from
+it, mostly below, so that one of them is there nearly always; a lower target would cost return."""
+AFFORDED, AFFORDED_ON_CPU, AFFORDED_ON_ACCELERATORS = 0.25, 1.0, 2.0
+"""Steps that certifying may take, as a share of those of the training; calibrating takes as many again. Playing is
+twice as fast as training on a CPU, ten times on an accelerator; the first share is for environments in Python."""
+MOST_AFFORDED = 200_000
+"""Episodes, unless more are asked for."""
+
+
+def afforded(steps: float, env: Described, episodes: int | None = None) -> int:
+    """How many episodes may certify: those asked for, or what a share of the training's steps makes."""
+    if episodes is not None:
+        return episodes
+    on_device = AFFORDED_ON_CPU if jax.default_backend() == "cpu" else AFFORDED_ON_ACCELERATORS
+    share = AFFORDED if engine_of(env) == "host" else on_device
+    return min(MOST_AFFORDED, max(1, int(share * steps / env.horizon)))
+
+
+def aimed_by(episodes: int, steps: float, env: Described) -> int:
+    """Episodes that the target is computed for. On a CPU fewer than may certify, since small networks scatter more."""
+    fewer = max(1, int(AFFORDED * steps / env.horizon))
+    return min(episodes, fewer) if jax.default_backend() == "cpu" else episodes
+
+
+def target(promise: float, error: float, episodes: int) -> float:
+    """What to train for: so far below the planned outage that the spread of trainings stays below it mostly."""
+    planned = planned_outage(promise, error, episodes, POWER)
+    share = SETTLES_AT + float(norm.ppf(LAST_BELOW)) * SPREAD
+    return float(f"{min(planned / share, promise):.3g}")
+
+
+def aimed(asked: Constraint | Together, promise: float, aim: float) -> Outage:
+    """What is trained for: the aim, unless less was asked for."""
+    if not isinstance(asked, Outage) or asked.ranged:
+        raise UserError("a promise is about one outage constraint with one limit; train without it, then certify")
+    if asked.probability > promise:
+        raise UserError(
+            f"the promise is {promise:g}, but {asked.probability:g} is to be trained for, which cannot keep it; "
+            "train for less, or leave the outage out"
+        )
+    return asked if asked.probability < promise else Outage(asked.limit, aim, asked.cost)
