@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import qcrl
-from qcrl import Outage, UserError
+from qcrl import Mean, Outage, UserError
 from qcrl.algos import cost_to_come
 from qcrl.algos.advantages import Links
 from qcrl.algos.outage_ppo import OutagePPO, outages
@@ -75,6 +75,17 @@ def test_budget_and_time_left_are_seen(timed, size):
     assert float(nothing[3]) == 0.0
     params, _ = TINY.init_params(env, jax.random.key(0))
     assert params["mlp_0"]["kernel"].shape[0] == 3 + 1 + size
+
+
+def test_the_critic_of_a_mean_that_stands_alone_speaks_in_costs():
+    """Inside the learner they are counted in limits."""
+    constraint = Mean(20.0)
+    policy = TINY.policy_state(ENV, TINY.init(ENV, jax.random.key(0), [constraint]))
+    _, obs = ENV.reset(jax.random.key(1))
+    inputs, memory = Inputs.first(obs, ENV.action_size, 1), TINY.initial_memory(ENV)
+    seen = TINY.see(ENV, policy.constraints, inputs)
+    outputs, _ = TINY.network(ENV).step(policy.params, policy.normaliser, seen, memory)
+    assert float(TINY.critic(ENV, policy, inputs, memory)) == pytest.approx(20.0 * float(outputs[-1]), rel=1e-5)
 
 
 def test_the_target_comes_down_from_one_half():

@@ -91,9 +91,9 @@ class ActorCritic(PPOSettings):
         """The cost critic's estimate of the discounted cost to go, in scaled costs."""
         raise NotImplementedError
 
-    def unit(self, learner: PPOLearner, constraints: tuple[Constraint, ...]) -> Unit:
+    def unit(self, scale: Unit, constraints: tuple[Constraint, ...]) -> Unit:
         """What costs are divided by for the first of these: with others beside it its limit, alone the scale."""
-        return self.cost_unit(learner) if len(constraints) == 1 else in_limits(constraints[0], self.cost_unit(learner))
+        return scale if len(constraints) == 1 else in_limits(constraints[0], scale)
 
     def unscale(self, estimate: Tree, unit: Unit) -> Tree:
         """The same estimate in the task's own costs; `unit` is what they are divided by."""
@@ -159,11 +159,9 @@ class ActorCritic(PPOSettings):
         """What the cost critic expects of the discounted cost to go: its mean, or for QCPO a CostDistribution."""
         seen = self.see(env, policy.constraints, asking(policy, inputs))
         outputs, _ = self.network(env).step(policy.params, policy.normaliser, seen, memory)
-        unit = policy.cost_unit if self.cost_scale == "auto" else self.cost_scale
+        scale = policy.cost_unit if self.cost_scale == "auto" else self.cost_scale
         first = self.critic_of(policy.constraints[0])
-        if len(policy.constraints) > 1:
-            unit = in_limits(policy.constraints[0], unit)
-        return first.unscale(self.read(outputs, policy.constraints).cost, unit)
+        return first.unscale(self.read(outputs, policy.constraints).cost, first.unit(scale, policy.constraints))
 
     @property
     def needs(self) -> tuple[str, ...]:

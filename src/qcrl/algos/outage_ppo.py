@@ -176,8 +176,8 @@ class Undiscounted(PPOLag):
     def like(cls, algorithm: PPOSettings) -> Self:
         return replace(super().like(algorithm), discount=1.0, time_limit="terminal")
 
-    def unit(self, learner: PPOLearner, constraints: tuple[Constraint, ...]) -> Unit:
-        return in_limits(constraints[0], self.cost_unit(learner))
+    def unit(self, scale: Unit, constraints: tuple[Constraint, ...]) -> Unit:
+        return in_limits(constraints[0], scale)
 
 
 class OutageProbability(NamedTuple):

@@ -98,7 +98,7 @@ class PPO(ActorCritic):
     def scaled_cost(self, env: Described, state: State, trajectory: Trajectory) -> Float[Array, "time env"]:
         """The cost that the constraint is about, in the learner's unit."""
         kind = env.costs.index(state.constraints[0].cost)
-        return trajectory.cost[..., kind] / self.unit(state.learner, state.constraints)
+        return trajectory.cost[..., kind] / self.unit(self.cost_unit(state.learner), state.constraints)
 
     @property
     def steers_by(self) -> str:
@@ -112,8 +112,8 @@ class PPO(ActorCritic):
     def steering(self, env: Described, state: State) -> Steering:
         """The statistic of the most recent episodes that the multiplier is steered by, and its target."""
         constraint, valid = state.constraints[0], state.window.recent(self.steering_window(state))
-        costs, unit = state.costs_of(env, constraint), self.unit(state.learner, state.constraints)
-        return constraint.steer(self.steers_by, costs, valid, unit)
+        unit = self.unit(self.cost_unit(state.learner), state.constraints)
+        return constraint.steer(self.steers_by, state.costs_of(env, constraint), valid, unit)
 
     def init(self, env: Described, key: Array, constraints: Sequence[Constraint]) -> State:
         key, network_key, env_key = jax.random.split(raw_key(key), 3)
