@@ -52,12 +52,14 @@ class OutagePPO(PPO):
     """An outage counts so much inside the learner, beside rewards of the order of 1."""
     outage_loss_weight: float = 1.0
     """Weight of the outage critic's loss."""
+    steering_outages: float = 10.0
+    """The multiplier is steered by as many recent episodes as hold so many allowed outages, or by `driver_window`."""
     target_iterations: float = 0.0
     """Iterations over which the outage that is steered to comes down from one half to the probability."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("be greater than 0", lambda x: x > 0, "outage_scale")
+        self.require("be greater than 0", lambda x: x > 0, "outage_scale", "steering_outages")
         self.require("be at least 0", lambda x: x >= 0, "outage_loss_weight", "target_iterations")
 
     def critic_of(self, constraint: Constraint) -> PPO:
@@ -68,8 +70,8 @@ class OutagePPO(PPO):
         return "outage ratio"
 
     def steering_window(self, state: State) -> Int[Array, ""]:
-        """As many as hold ten allowed outages, so that the multiplier does not follow chance alone."""
-        needed = jnp.ceil(self.outages_in_window / state.probability - 1e-3).astype(jnp.int32)
+        """As many as hold some allowed outages, so that the multiplier does not follow chance alone."""
+        needed = jnp.ceil(self.steering_outages / state.probability - 1e-3).astype(jnp.int32)
         return jnp.maximum(self.driver_window, needed)
 
     def steering(self, env: Described, state: State) -> Steering:
@@ -175,6 +177,7 @@ SCALE: Settings = dict(num_envs=1152, epochs=6, minibatches=15, matmul_precision
 scale = replace(tuned, **SCALE, window=288, driver_window=288)
 # Two cores: a small network, and a batch of 48 episodes.
 fast = replace(tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
-host = OutagePPO(**HOST, budget_input=True)
+# A batch holds a few episodes: what a hundred of them say of the outage comes too late, and the multiplier swings.
+host = OutagePPO(**HOST, budget_input=True, steering_outages=2.0, driver_window=20)
 OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale, "host": host}
 OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": 60_000_000}

@@ -27,18 +27,13 @@ from qcrl.sampling import compilation_cache, memory, program
 from qcrl.sampling.host import Watch
 from qcrl.sampling.program import Workers
 from qcrl.sampling.record import Metrics, State
-from qcrl.training import checks, claim, fit
+from qcrl.training import checks, claim, fit, selection
 from qcrl.training.callback import Callback, Onlooker
 from qcrl.training.checks import Asked
 from qcrl.training.interruption import Aborted, BrokenOff, Interrupted, Interruption
 from qcrl.training.sinks.tables import Tables
 from qcrl.training.sinks.terminal import Display
 from qcrl.training.sinks.trackers import TensorBoard, WandB, require_wandb
-
-RECENT = "policies/recent"
-"""Where earlier policies of a training are kept, if they are."""
-RECENT_SHARE = 0.25
-"""The last part of the training that they are of."""
 
 
 def train(
@@ -86,7 +81,8 @@ def train(
     workers: processes that step environments which run in Python; 0 steps them in this one.
     step_timeout: seconds after which a worker that does not answer ends the training.
     on_error: stop, or restart an environment in Python that breaks; its episode then counts as cut off.
-    recent: how many earlier policies of the last quarter of the training to keep, per lane, in policies/recent.
+    recent: how many earlier policies of the last quarter of the training to keep, per lane, in policies/recent. Where
+        none are asked for, the preset host keeps some, and chooses among them and the last one by fresh episodes.
     extra: what else config.json shall hold.
     greeting: what to say once nothing stands in the way.
     callback: is called with every row of metrics.csv, as a dictionary, as soon as there is one. Where it returns true,
@@ -105,6 +101,8 @@ def train(
             given = fit.chosen_before(out) | overrides if resume else overrides
             whole = checks.length(algo, preset, steps, environment)
             overrides = fit.complete(algo, environment, given, whole, workers, notes.append)
+    choosing = preset == HOST_PRESET and isinstance(environment, HostEnv) and not recent
+    recent = selection.EARLIER if choosing else recent
     algorithm = hyperparameters.replace(algo, overrides)
     algorithm = checks.fit(algorithm, environment, overrides)
     lanes = checks.lanes(algorithm, constraint, seeds, first_seed, rates)
@@ -131,6 +129,8 @@ def train(
             looking_on = Onlooker(lanes, callback)
             group = Group(algorithm, environment, lanes, folder, config, display, stepping, recent, looking_on)
             group.train(checkpoint_interval, wandb)
+            if choosing:
+                selection.keep_best(Run(folder), environment, workers, group.continuing, display.say)
     return Run(folder)
 
 
@@ -160,7 +160,7 @@ class Group:
         self.display = display
         self.continuing = claim.resume_command(folder, config)
         self.iterations = -(-config["steps"] // algorithm.steps_per_iteration)
-        self.kept = {self.iterations - round(self.iterations * RECENT_SHARE * (n + 1) / recent) for n in range(recent)}
+        self.kept = selection.kept_at(self.iterations, recent)
         self.alive = np.ones(len(lanes), bool)
         self.onlooker = onlooker or Onlooker(lanes)
         self.mark = 0.0
@@ -270,7 +270,7 @@ class Group:
                 kept = f"saved up to iteration {iteration - 1}, to continue with: {self.continuing}"
                 raise type(error)(f"{error}; {kept if iteration > 1 else 'nothing was trained yet'}") from error
             if iteration in self.kept:
-                self.save_policies(state._replace(store=()), folder=RECENT, suffix=f"-i{iteration}")
+                self.save_policies(state._replace(store=()), folder=selection.RECENT, suffix=f"-i{iteration}")
             due = time.monotonic() - saved >= max(checkpoint_interval, pause) or iteration == self.iterations
             rows: list[tuple[int, Metrics]] = [] if pending is None else [(iteration - 1, pending)]
             at_once = due or isinstance(self.env, HostEnv)  # where Python steps, nothing is worked on meanwhile
