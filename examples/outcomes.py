@@ -31,13 +31,13 @@ def main():
             cpu_seconds = time.process_time() - begun
             env = getattr(example, "Battery", None)
             found = qcrl.evaluate(run, env=env, episodes=args.episodes, progress=False).per_lane[0]
-            steps, limit = run.config["steps"], found.limit
-        row = (args.example, limit, 0.1, seed, steps, args.episodes, found.mean_return, found.outage, cpu_seconds)
-        fresh = not Path(args.out).exists()
+            row = {"example": args.example, "limit": found.limit, "seed": seed, "steps": run.config["steps"]}
+        row |= {"episodes": args.episodes, "mean_return": found.mean_return, "outage": found.outage}
+        row |= {"cpu_seconds": cpu_seconds}
+        begins = not Path(args.out).exists()
         with open(args.out, "a", newline="") as file:
-            names = "example,limit,probability,seed,steps,episodes,mean_return,outage,cpu_seconds".split(",")
-            csv.writer(file).writerows([names, row] if fresh else [row])
-        print(*row, flush=True)
+            csv.writer(file).writerows([row.keys(), row.values()] if begins else [row.values()])
+        print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -177,7 +177,6 @@ SCALE: Settings = dict(num_envs=1152, epochs=6, minibatches=15, matmul_precision
 scale = replace(tuned, **SCALE, window=288, driver_window=288)
 # Two cores: a small network, and a batch of 48 episodes.
 fast = replace(tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
-# A batch holds a few episodes: what a hundred of them say of the outage comes too late, and the multiplier swings.
-host = OutagePPO(**HOST, budget_input=True, steering_outages=2.0, driver_window=20)
+host = OutagePPO(**HOST, budget_input=True, steering_outages=2.0)
 OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale, "host": host}
 OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": 60_000_000}
