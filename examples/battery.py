@@ -1,7 +1,7 @@
-"""A battery behind a connection of 3 kW: at most one day in ten may draw more than 1 kWh above what it is meant for.
+"""A battery behind a connection of 4 kW: at most one day in ten may draw more than 1 kWh above what it is meant for.
 
 Power is cheap for three hours of the night and dear in the evening. To fill the battery as quickly as possible would
-overload the connection. So does the evening, unless the battery helps. A day earns what it costs less than without it.
+overload the connection. A day earns what it costs less than without the battery.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 
 import qcrl
 
-CONNECTION, POWER, CAPACITY, EFFICIENCY, QUARTERS = 3.0, 5.0, 12.0, 0.9, 96
+CONNECTION, POWER, CAPACITY, EFFICIENCY, QUARTERS = 4.0, 5.0, 12.0, 0.9, 96
 
 
 class Battery(gymnasium.Env):
