@@ -79,12 +79,15 @@ def _beside_the_start(run: Run, lanes: list[Lane], returns: np.ndarray, costs: S
     start = table["return"][rows]
     if not start.size or returns.mean() > start.mean() or np.ptp(np.append(start, returns)) == 0:
         return ""
-    earned = f" That is no better than random actions, {start.mean():.2f} in the first episodes of the training"
+    earned = f"{start.mean():.2f} in the first episodes of the training"
     found = [(each, each.measure(_column(table, costs, each.cost)[rows])) for each in lanes[0].constraints]
-    broken = [f"{each.words}: {value:.3g}" for each, value in found if value > each.bound]
+    broken = [f"{value:.3g} where {each.bound:g} is allowed" for each, value in found if value > each.bound]
     if broken:
-        return f"{earned}; but those broke what was asked for ({'; '.join(broken)})."
-    return f"{earned}, and those kept the constraint as well: nothing was learned; train for more steps, or allow more."
+        return f" Random actions earned no less, {earned}, but they broke the constraint: {', '.join(broken)}."
+    return (
+        f" That is no better than random actions, {earned}, which kept the constraint as well: nothing was learned; "
+        "train for more steps, or allow more."
+    )
 
 
 def _column(table: dict[str, np.ndarray], costs: Sequence[str], name: str) -> np.ndarray:
