@@ -10,8 +10,8 @@ def pushed_right(obs, action, next_obs, info):
     return float(action == 1)
 
 
-def main(steps=300_000, **options):
-    constraint = qcrl.Outage(limit=200, probability=0.1)
+def main(steps=300_000, limit=200, **options):
+    constraint = qcrl.Outage(limit, probability=0.1)
     return qcrl.train("outage_ppo", "CartPole-v1", constraint, steps, cost=pushed_right, **options)
 
 

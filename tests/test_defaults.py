@@ -1,6 +1,7 @@
 """What applies to environments in Python where nothing is asked for: scales, batches, presets, separate critics."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from qcrl.algos.find import build, default_preset
 from qcrl.algos.losses import normalised, policy_loss
 from qcrl.algos.scales import Scale
 from qcrl.bench import learn
+from qcrl.cli.main import main
 from qcrl.envs.host.environment import open_host
 from qcrl.nets.network import Inputs, Memory, Network, only_heads
 from qcrl.training import fit
@@ -51,6 +53,14 @@ def test_normalised_advantages_do_not_depend_on_units():
     assert float(one.mean()) == pytest.approx(0, abs=1e-6)
     assert float(one.std()) == pytest.approx(1, abs=1e-5)
     assert float(policy_loss(jnp.ones(50), one, (), (), 0.2, "joint")) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("preset", "probability", "episodes"), [("host", 0.1, 20), ("host", 0.01, 200), ("fast", 0.1, 100)]
+)
+def test_in_python_the_multiplier_follows_episodes_of_few_policies(preset, probability, episodes):
+    state = SimpleNamespace(probability=jnp.asarray(probability))
+    assert int(build("outage_ppo", preset).steering_window(state)) == episodes
 
 
 def test_separate_critics_share_nothing_with_the_policy():
@@ -131,3 +141,9 @@ def test_a_comparison_of_learners_is_in_units_of_its_error():
     cells = learn.compare("T", rows)
     assert cells == ["T", "10", "2|2", "11.0 ± 1.0", "6.0 ± 2.0", f"{5 / 5**0.5:+.1f}", "2 of 8", "0.25"]
     assert learn.compare("other", rows) == []
+
+
+def test_what_there_is_no_time_for_is_listed(tmp_path, capsys):
+    options = ["bench", "learn", "--tasks", "CartPole-v1", "Ant-v5", "--minutes", "0", "--out"]
+    assert main([*options, str(tmp_path / "learn.csv")]) == 0
+    assert "Left out: sb3 on Ant-v5, from seed 0 on: no time" in capsys.readouterr().out

@@ -216,15 +216,26 @@ def test_the_command_line_trains_resumes_and_evaluates_by_id(capsys, tmp_path, m
     assert cli.main(["certify", "run", "--episodes", "100", "--promise", "0.5"]) == 0
 
 
-@pytest.mark.parametrize("name", ["cartpole", "cheetah"])
-def test_the_examples_of_the_guide_train(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("cartpole", ""),
+        ("cheetah", ""),
+        ("battery", ""),
+        pytest.param("highway", "highway_env", marks=pytest.mark.large),
+        pytest.param("mobile", "mobile_env", marks=pytest.mark.large),
+    ],
+)
+def test_the_examples_of_the_guide_train(name, package, tmp_path):
     import importlib
 
+    if package:
+        pytest.importorskip(package)
     run = importlib.import_module(name).main(
         steps=200, out=tmp_path / "run", progress=False, **{**SMALL, "steps_per_env": 100, "minibatches": 1}
     )
     assert run.metrics["iteration"].tolist() == [1]
-    assert run.config["environment"]["cost"].startswith(f"{name}:")
+    assert run.config["environment"]["cost"].startswith("info" if name == "battery" else f"{name}:")
 
 
 @pytest.mark.parametrize("name", ["cartpole", "cheetah", "courier"])

@@ -55,12 +55,14 @@ class OutagePPO(PPO):
     """Weight of the outage critic's loss."""
     critic_levels: int = 1
     """1: the critic tells the outage probability. More: how probable the cost to come is above so many levels."""
+    steering_outages: float = 10.0
+    """The multiplier is steered by as many recent episodes as hold so many allowed outages, or by `driver_window`."""
     target_iterations: float = 0.0
     """Iterations over which the outage that is steered to comes down from one half to the probability."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("be greater than 0", lambda x: x > 0, "outage_scale")
+        self.require("be greater than 0", lambda x: x > 0, "outage_scale", "steering_outages")
         self.require("be at least 1", lambda x: x >= 1, "critic_levels")
         self.require("be at least 0", lambda x: x >= 0, "outage_loss_weight", "target_iterations")
 
@@ -72,8 +74,8 @@ class OutagePPO(PPO):
         return "outage ratio"
 
     def steering_window(self, state: State) -> Int[Array, ""]:
-        """As many as hold ten allowed outages, so that the multiplier does not follow chance alone."""
-        needed = jnp.ceil(self.outages_in_window / state.probability - 1e-3).astype(jnp.int32)
+        """As many as hold some allowed outages, so that the multiplier does not follow chance alone."""
+        needed = jnp.ceil(self.steering_outages / state.probability - 1e-3).astype(jnp.int32)
         return jnp.maximum(self.driver_window, needed)
 
     def steering(self, env: Described, state: State) -> Steering:
@@ -203,6 +205,6 @@ tuned = OutagePPO(**AS_RELEASED | TUNED | OWN, integral_gain=0.025, proportional
 scale = replace(tuned, **SCALE)
 # Two cores: a small network, and a batch of 48 episodes.
 fast = replace(tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
-host = OutagePPO(**HOST, budget_input=True)
+host = OutagePPO(**HOST, budget_input=True, steering_outages=2.0)
 OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale, "host": host}
 OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": SCALE_STEPS}

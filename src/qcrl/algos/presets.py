@@ -58,7 +58,8 @@ SCALE: Settings = dict(
 )
 SCALE_STEPS = 60_000_000
 # Environments that run in Python: what has proved itself for PPO on many tasks, with scales that follow the task, and
-# gains that count per step. `training.fit` makes the batch smaller where the simulator is slow.
+# gains that count per step. `training.fit` makes the batch smaller where the simulator is slow. A batch holds a few
+# episodes: what a hundred of them say of the costs comes too late, and the multiplier swings.
 HOST: Settings = dict(
     num_envs=8,
     steps_per_env=256,
@@ -90,6 +91,7 @@ HOST: Settings = dict(
     proportional_gain=0.3,
     gain_smoothing=0.8,
     gain_steps=2048,
+    driver_window=20,
     error_clip=1.0,
     target_margin=0.1,
 )

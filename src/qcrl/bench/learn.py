@@ -6,6 +6,7 @@ Every training runs in a process of its own, one after the other. Rows that are 
 import argparse
 import csv
 import json
+import math
 import subprocess
 import sys
 import time
@@ -58,6 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first-seed", type=int, default=0, help="(default: 0)")
     parser.add_argument("--algo", default="outage_ppo", help="algorithm of qcrl (default: outage_ppo)")
     parser.add_argument("--steps", type=float, default=None, help="of each training (default: those of the task)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no training begins later (default: inf)")
     parser.add_argument("--out", default="learn.csv", help="table that rows are added to (default: learn.csv)")
     parser.add_argument("--one", default=None, help=argparse.SUPPRESS)
 
@@ -80,10 +82,14 @@ def _run_all(args: argparse.Namespace, path: Path) -> list[str]:
     """Run what is not in the table; what cannot be run."""
     done = {row[:3] for row in read(path)}
     left_out: list[str] = []
+    begun = time.monotonic()
     for task in args.tasks:
         for seed in range(args.first_seed, args.first_seed + args.seeds):
             for learner in args.learners:
                 if (task, learner, seed) in done or f"{learner} on {task}" in "".join(left_out):
+                    continue
+                if time.monotonic() - begun > 60 * args.minutes:
+                    left_out.append(f"{learner} on {task}, from seed {seed} on: no time")
                     continue
                 steps = int(args.steps or TASKS.get(task, 100_000))
                 job = {"learner": learner, "task": task, "steps": steps, "seed": seed, "algo": args.algo}

@@ -34,9 +34,8 @@ from qcrl.runs.checkpoints import read_info, write_file
 from qcrl.runs.folder import Run, load
 from qcrl.runs.jax_policy import write_mixture
 from qcrl.runs.lane import Lane
-from qcrl.training import loop
+from qcrl.training import loop, selection
 from qcrl.training.checks import length
-from qcrl.training.group import RECENT_POLICIES
 
 RECENT = 5
 """Recent policies of every training that are candidates, beside the last one."""
@@ -234,7 +233,7 @@ def candidates_of(run: Run, lanes: Sequence[Lane]) -> list[Candidate]:
     """The policies of these lanes, the last and recent ones; not those that broke down."""
     found = []
     for lane in lanes:
-        recent = sorted((run.path / RECENT_POLICIES).glob(f"{lane}-i*.safetensors"))
+        recent = sorted((run.path / selection.RECENT).glob(f"{lane}-i*.safetensors"))
         found += [Candidate(lane, path) for path in (run.policy_file(lane), *recent) if read_info(path)["alive"]]
     if not found:
         raise CannotCertify(f"all lanes of {run.path} turned non-finite, so there is nothing to certify; train it anew")

@@ -1,5 +1,6 @@
 """The last words of a training: was the outage kept that was asked for, in plain language."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,12 @@ def _judge(run: Run, env: Described, lanes: list[Lane]) -> str:
     if not isinstance(trained, Outage) and not together:
         asked += f" (but trained under {type(trained).__name__})"
     returns, every, kind = _episodes(run, env, lanes)
-    costs = every[trained.cost]
+    costs, learned = every[trained.cost], _beside_the_start(run, lanes, returns, env.costs)
     if not costs.size:
         return f"{asked}. No episode has ended yet: train for more steps."
     if together:
         judged = " ".join(_one_of_several(each, every[each.cost], kind) for each in lanes[0].constraints)
-        return f"{asked}. {judged}{_any_over(lanes[0], every)} Mean return {returns.mean():.2f}."
+        return f"{asked}. {judged}{_any_over(lanes[0], every)} Mean return {returns.mean():.2f}.{learned}"
     over = costs > outage.limit
     outages, episodes = int(over.sum()), over.size
     low, high = stats.outage_interval(outages, episodes)
@@ -61,7 +62,6 @@ def _judge(run: Run, env: Described, lanes: list[Lane]) -> str:
         judged = f"{trained.judge(costs.ravel())} ({trained.measure(costs.ravel()):.2f})"
         own = f"Its own constraint, that {trained.words}, is {judged}. "
     spent = f" (of the episodes over the limit {costs[over].mean():.2f})" if outages else ""
-    learned = _beside_the_start(run, lanes, returns)
     return (
         f"{asked}. Reached: {outages / episodes:.3f} ({outages:,} of {episodes:,} {kind}; exact 95% interval "
         f"{low:.3f} to {high:.3f}{seeds}). The outage constraint is {outage.judge(costs.ravel())}. {own}"
@@ -69,16 +69,30 @@ def _judge(run: Run, env: Described, lanes: list[Lane]) -> str:
     )
 
 
-def _beside_the_start(run: Run, lanes: list[Lane], returns: np.ndarray) -> str:
-    """A warning where policies earn no more than the first episodes of the training did, in which they knew nothing."""
+def _beside_the_start(run: Run, lanes: list[Lane], returns: np.ndarray, costs: Sequence[str]) -> str:
+    """What to say where policies earn no more than the first episodes of the training did, in which they knew nothing.
+
+    Where those broke a constraint, less return may be the price of keeping it.
+    """
     table = run.episodes
-    start = np.concatenate([table["return"][rows_of(table, lane.columns)[:FIRST_EPISODES]] for lane in lanes])
+    rows = np.concatenate([rows_of(table, lane.columns)[:FIRST_EPISODES] for lane in lanes])
+    start = table["return"][rows]
     if not start.size or returns.mean() > start.mean() or np.ptp(np.append(start, returns)) == 0:
         return ""
+    earned = f"{start.mean():.2f} in the first episodes of the training"
+    found = [(each, each.measure(_column(table, costs, each.cost)[rows])) for each in lanes[0].constraints]
+    broken = [f"{value:.3g} where {each.bound:g} is allowed" for each, value in found if value > each.bound]
+    if broken:
+        return f" Random actions earned no less, {earned}, but they broke the constraint: {', '.join(broken)}."
     return (
-        f" That is no better than the first episodes of the training, {start.mean():.2f}: nothing was learned, unless "
-        "to be safe; train for more steps, or allow more."
+        f" That is no better than random actions, {earned}, which kept the constraint as well: nothing was learned; "
+        "train for more steps, or allow more."
     )
+
+
+def _column(table: dict[str, np.ndarray], costs: Sequence[str], name: str) -> np.ndarray:
+    """The costs of this name."""
+    return table["cost" if len(costs) == 1 else f"cost_{name}"]
 
 
 def _one_of_several(constraint: Constraint, costs: np.ndarray, kind: str) -> str:
@@ -111,5 +125,5 @@ def _episodes(run: Run, env: Described, lanes: list[Lane]) -> tuple[np.ndarray, 
     rows = [rows_of(table, lane.columns) for lane in lanes]
     shared = min(100, *map(len, rows))
     chosen = np.array([row[len(row) - shared :] for row in rows], int)
-    column = lambda name: table["cost" if len(env.costs) == 1 else f"cost_{name}"][chosen]
-    return table["return"][chosen], {name: column(name) for name in env.costs}, "last training episodes"
+    every = {name: _column(table, env.costs, name)[chosen] for name in env.costs}
+    return table["return"][chosen], every, "last training episodes"

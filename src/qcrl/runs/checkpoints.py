@@ -51,7 +51,18 @@ def write_tree(path: Path, tree: Tree, info: Json) -> None:
     """Save all arrays of a tree, named by their place in it, and a JSON-able `info` beside them."""
     leaves = jax.tree_util.tree_flatten_with_path(to_numpy(tree))[0]
     # In C order: safetensors writes others wrongly. Not copied where they are: a replay may be most of the memory.
-    tensors = {_name(place): np.asarray(leaf, order="C") for place, leaf in leaves}
+    _write(path, {_name(place): np.asarray(leaf, order="C") for place, leaf in leaves}, info)
+
+
+def adopt(source: Path, path: Path, further: Json) -> None:
+    """Move a file to another place, with further info beside its arrays."""
+    info, tensors = read_arrays(source)
+    _write(path, tensors, info | further)
+    if source != path:
+        source.unlink()
+
+
+def _write(path: Path, tensors: dict[str, np.ndarray], info: Json) -> None:
     metadata = {"info": info, "checksum": checksum(info, tensors)}
     write_file(path, save(tensors, {"qcrl": json.dumps(metadata)}))
 
@@ -72,11 +83,14 @@ def read_tree(path: Path, like: Tree) -> Tree:
 
 
 def is_whole(path: Path, info: Json) -> bool:
-    """Whether this file was saved with this info, and is as it was then."""
+    """Whether this file was saved with this info, and is as it was then; or was chosen in the place of such a one."""
     try:
-        return read_arrays(path)[0] == json.loads(json.dumps(info))
+        stored = read_arrays(path)[0]
     except Torn:
         return False
+    if stored.pop("chosen_after", None) == info["iteration"]:
+        stored |= {name: info[name] for name in ("iteration", "env_steps")}
+    return bool(stored == json.loads(json.dumps(info)))
 
 
 def save_checkpoint(folder: Path, iteration: int, state: Tree, info: Json) -> None:

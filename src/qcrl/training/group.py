@@ -20,17 +20,12 @@ from qcrl.sampling import compilation_cache, memory, program
 from qcrl.sampling.host import Watch
 from qcrl.sampling.program import Program, Workers
 from qcrl.sampling.record import Metrics, State
-from qcrl.training import claim
+from qcrl.training import claim, selection
 from qcrl.training.callback import Onlooker
 from qcrl.training.interruption import Aborted, BrokenOff, Interrupted, Interruption
 from qcrl.training.sinks.tables import Tables
 from qcrl.training.sinks.terminal import Display
 from qcrl.training.sinks.trackers import TensorBoard, WandB
-
-RECENT_POLICIES = "policies/recent"
-"""Where earlier policies of a training are kept, if they are."""
-RECENT_SHARE = 0.25
-"""The last part of the training that they are of."""
 
 
 class Group:
@@ -59,7 +54,7 @@ class Group:
         self.display = display
         self.continuing = claim.resume_command(folder, config)
         self.iterations = -(-config["steps"] // algorithm.steps_per_iteration)
-        self.kept = {self.iterations - round(self.iterations * RECENT_SHARE * (n + 1) / recent) for n in range(recent)}
+        self.kept = selection.kept_at(self.iterations, recent)
         self.alive = np.ones(len(lanes), bool)
         self.onlooker = onlooker or Onlooker(lanes)
         self.mark = 0.0
@@ -169,7 +164,7 @@ class Group:
                 kept = f"saved up to iteration {iteration - 1}, to continue with: {self.continuing}"
                 raise type(error)(f"{error}; {kept if iteration > 1 else 'nothing was trained yet'}") from error
             if iteration in self.kept:
-                self.save_policies(state._replace(store=()), folder=RECENT_POLICIES, suffix=f"-i{iteration}")
+                self.save_policies(state._replace(store=()), folder=selection.RECENT, suffix=f"-i{iteration}")
             due = time.monotonic() - saved >= max(checkpoint_interval, pause) or iteration == self.iterations
             rows: list[tuple[int, Metrics]] = [] if pending is None else [(iteration - 1, pending)]
             at_once = due or opened.waits

@@ -15,7 +15,7 @@ from qcrl.kinds import Json
 from qcrl.runs.folder import Run
 from qcrl.sampling import program
 from qcrl.sampling.program import Workers
-from qcrl.training import checks, claim, fit
+from qcrl.training import checks, claim, fit, selection
 from qcrl.training.callback import Callback, Onlooker
 from qcrl.training.checks import Asked
 from qcrl.training.group import Group
@@ -68,7 +68,8 @@ def train(
     workers: processes that step environments which run in Python; 0 steps them in this one.
     step_timeout: seconds after which a worker that does not answer ends the training.
     on_error: stop, or restart an environment in Python that breaks; its episode then counts as cut off.
-    recent: how many earlier policies of the last quarter of the training to keep, per lane, in policies/recent.
+    recent: how many earlier policies of the last quarter of the training to keep, per lane, in policies/recent. Where
+        none are asked for, the preset host keeps some, and chooses among them and the last one by fresh episodes.
     extra: what else config.json shall hold.
     greeting: what to say once nothing stands in the way.
     callback: is called with every row of metrics.csv, as a dictionary, as soon as there is one. Where it returns true,
@@ -80,6 +81,7 @@ def train(
     overrides, rates = checks.learning_rates(overrides)
     environment = find_environment(env, cost)
     notes = [greeting] if greeting else []  # what is wrong is said first, and alone
+    choosing = False
     if isinstance(algo, str):
         suited = suited_preset(environment)
         preset = default_preset(algo, suited) if preset is None else preset
@@ -88,6 +90,8 @@ def train(
             given = fit.chosen_before(out) | overrides if resume else overrides
             whole = checks.length(algo, preset, steps, environment)
             overrides = fit.complete(algo, environment, given, whole, workers, notes.append)  # type: ignore[arg-type]
+            choosing = not recent
+    recent = selection.EARLIER if choosing else recent
     algorithm = hyperparameters.replace(algo, overrides)
     algorithm = checks.fit(algorithm, environment, overrides)
     lanes = checks.lanes(algorithm, constraint, seeds, first_seed, rates)
@@ -114,4 +118,6 @@ def train(
             looking_on = Onlooker(lanes, callback)
             group = Group(algorithm, environment, lanes, folder, config, display, stepping, recent, looking_on)
             group.train(checkpoint_interval, wandb)
+            if choosing:
+                selection.keep_best(Run(folder), environment, workers, group.continuing, display.say)
     return Run(folder)

@@ -1,0 +1,150 @@
+"""Which of a training's last policies is kept: the best of those that keep the constraints in fresh episodes.
+
+A multiplier steers the outage of many policies in a row. The last one alone may lie on either side of the target.
+"""
+
+import math
+import signal
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from qcrl.constraints import Outage
+from qcrl.envs.base import Described
+from qcrl.envs.host.environment import HostEnv, is_vector
+from qcrl.errors import UserError
+from qcrl.runs import checkpoints
+from qcrl.runs.folder import Run
+from qcrl.runs.lane import Lane
+from qcrl.sampling.play import play
+from qcrl.sampling.play.seeds import Totals
+from qcrl.training.interruption import Interrupted
+
+RECENT = "policies/recent"
+"""Where earlier policies of a training are kept, if they are."""
+RECENT_SHARE = 0.25
+"""The last part of the training that they are of."""
+EARLIER = 7
+"""How many of them are candidates, beside the last policy."""
+STEPS_SHARE = 0.1
+"""Steps of the fresh episodes, as a share of the training's."""
+FEWEST = 20
+"""With fewer episodes than this there is no choice."""
+
+
+class Measured(NamedTuple):
+    """Fresh episodes of a candidate."""
+
+    returns: Float[np.ndarray, " episodes"]
+    costs: Float[np.ndarray, "episodes cost"]
+
+    def and_(self, more: Totals) -> "Measured":
+        return Measured(np.concatenate([self.returns, more.returns]), np.concatenate([self.costs, more.costs]))
+
+
+Play = Callable[[int, int, int], Totals]
+"""Plays a candidate, by its number, in so many episodes from a first one on."""
+Score = Callable[[Measured], tuple[float, float]]
+"""The lower, the better."""
+
+
+def kept_at(iterations: int, count: int) -> set[int]:
+    """The iterations after which so many earlier policies are kept."""
+    return {iterations - round(iterations * RECENT_SHARE * (n + 1) / count) for n in range(count)}
+
+
+def keep_best(run: Run, env: Described, workers: int, continuing: str, say: Callable[[str], None]) -> None:
+    """Of every lane whose constraint was felt, put the best of its last policies in the place of the last one."""
+    try:
+        if isinstance(env, HostEnv) and not is_vector(env.only):
+            _keep_best(run, env, workers, say)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(continuing, signal.SIGINT) from interrupt
+    except UserError as error:
+        say(f"warning: the last policies are kept, without a choice: {error}")
+
+
+def _keep_best(run: Run, env: HostEnv, workers: int, say: Callable[[str], None]) -> None:
+    for lane in run.lanes:
+        last = run.policy_file(lane)
+        info = checkpoints.read_info(last)
+        late = kept_at(info["iteration"], EARLIER)
+        named = [run.path / RECENT / f"{lane}-i{iteration}.safetensors" for iteration in sorted(late)]
+        earlier = [path for path in named if path.exists()]
+        if not earlier or not info["alive"] or "chosen_after" in info or lane.constraint.ranged:
+            continue
+        rows = _late_rows(run, lane)
+        episodes = round(STEPS_SHARE / RECENT_SHARE * rows.size)
+        if episodes < FEWEST or not _felt(run, lane, env, rows):
+            continue
+        policies = [last, *earlier]
+        say(f"{lane}: choosing among the last {len(policies)} policies, by {episodes} fresh episodes")
+        fresh = partial(_play, run, env, lane, workers, policies)
+        best, measured = choose(fresh, len(policies), episodes, partial(score, lane, env.costs))
+        chosen = checkpoints.read_info(policies[best])["iteration"]
+        if best:
+            last.replace(run.path / RECENT / f"{lane}-i{info['iteration']}.safetensors")
+        checkpoints.adopt(policies[best], last, {"chosen_after": info["iteration"]})
+        found = f"mean return {measured.returns.mean():.4g}, {', '.join(_outcome(lane, env.costs, measured))}"
+        say(f"{lane}: that of iteration {chosen:,} is kept; in its {measured.returns.size} episodes: {found}")
+
+
+def _play(
+    run: Run, env: HostEnv, lane: Lane, workers: int, policies: Sequence[Path], number: int, count: int, first: int
+) -> Totals:
+    # The same episodes for all, so that luck with them counts for none.
+    seed = [lane.seed, *b"choose"]
+    return play([(run.policy_in(policies[number], lane), seed)], env, count, processes=workers, first=first)[0]
+
+
+def choose(fresh: Play, candidates: int, episodes: int, score: Score) -> tuple[int, Measured]:
+    """The number of the best candidate, and its episodes: in every round the better half plays on."""
+    left, rounds = list(range(candidates)), math.ceil(math.log2(candidates))
+    found: dict[int, Measured] = {}
+    while len(left) > 1:
+        count = max(1, round(episodes / rounds / len(left)))
+        for number in left:
+            known = found.get(number)
+            totals = fresh(number, count, 0 if known is None else known.returns.size)
+            found[number] = Measured(totals.returns, totals.costs) if known is None else known.and_(totals)
+        left = sorted(left, key=lambda number: score(found[number]))[: len(left) // 2]
+    best = min(found, key=lambda number: score(found[number]))
+    return best, found[best]
+
+
+def score(lane: Lane, costs: Sequence[str], measured: Measured) -> tuple[float, float]:
+    """How far constraints are broken, as a share of what is allowed; then the return.
+
+    One more outage counts than was seen, as among few episodes there may be none by luck.
+    """
+    excess = 0.0
+    for constraint in lane.constraints:
+        own = measured.costs[:, costs.index(constraint.cost)]
+        value = constraint.measure(np.append(own, np.inf) if isinstance(constraint, Outage) else own)
+        excess += max(0.0, value - constraint.bound) / max(constraint.bound, 1e-9)
+    return excess, -float(measured.returns.mean())
+
+
+def _late_rows(run: Run, lane: Lane) -> np.ndarray:
+    """Which rows of episodes.csv are of a lane, in the part of the training that candidates are of."""
+    table = run.episodes
+    own = np.all([table[name] == value for name, value in lane.columns.items()], axis=0)
+    return np.flatnonzero(own & (table["env_steps"] > (1 - RECENT_SHARE) * run.config["steps"]))
+
+
+def _felt(run: Run, lane: Lane, env: HostEnv, rows: np.ndarray) -> bool:
+    """Whether there is anything to choose by: outages in these episodes; for other kinds of constraints, costs."""
+    column = lambda name: run.episodes["cost" if len(env.costs) == 1 else f"cost_{name}"][rows]
+    return any(each.measure(column(each.cost)) > 0 for each in lane.constraints)
+
+
+def _outcome(lane: Lane, costs: Sequence[str], measured: Measured) -> list[str]:
+    return [
+        f"{'outage' if isinstance(each, Outage) else each.key} "
+        f"{each.measure(measured.costs[:, costs.index(each.cost)]):.3g}"
+        for each in lane.constraints
+    ]

@@ -1,0 +1,98 @@
+"""The choice among the last policies of a training on an environment that runs in Python."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+import qcrl
+from qcrl.runs import checkpoints
+from qcrl.runs.lane import make_lane
+from qcrl.sampling.play.seeds import Totals
+from qcrl.training import selection
+
+LANE = make_lane(0, (qcrl.Outage(10, 0.1),), qcrl.Outage(10, 0.1))
+
+
+def candidate(outage, mean_return, seed):
+    """Plays episodes with this probability of an outage and about this return."""
+    rng = np.random.default_rng(seed)
+
+    def play(count):
+        return Totals(rng.normal(mean_return, 1.0, count), np.where(rng.random((count, 1)) < outage, 11.0, 9.0))
+
+    return play
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_return_among_those_that_keep_the_constraint(seed):
+    # Outages and returns; the last policy, number 0, is over, as the richest are.
+    settings = [(0.6, 50), (0.9, 60), (0.0, 20), (0.02, 40), (0.5, 45), (1.0, 80), (0.01, 30), (0.4, 70)]
+    candidates = [candidate(*each, seed=[seed, place]) for place, each in enumerate(settings)]
+    played = [0] * len(settings)
+
+    def fresh(number, count, first):
+        assert first == played[number]
+        played[number] += count
+        return candidates[number](count)
+
+    best, measured = selection.choose(fresh, len(settings), 96, lambda found: selection.score(LANE, ["cost"], found))
+    assert best == 3
+    assert measured.returns.size == played[3] == 4 + 8 + 16
+    assert sum(played) == 96
+
+
+def test_among_policies_over_the_limit_the_outage_decides():
+    score = lambda outages, mean: selection.score(
+        LANE, ["cost"], selection.Measured(np.full(20, mean), np.where(np.arange(20) < outages, 11.0, 9.0)[:, None])
+    )
+    assert score(1, 0.0) == (0.0, -0.0)  # (1 + 1) of (20 + 1) are allowed
+    assert score(2, 0.0)[0] == pytest.approx((3 / 21 - 0.1) / 0.1)
+    assert sorted([(5, 9.0), (3, 1.0), (3, 2.0)], key=lambda each: score(*each)) == [(3, 2.0), (3, 1.0), (5, 9.0)]
+
+
+class Bet(gymnasium.Env):
+    """One step: the higher the action, the higher the return and the more likely the cost."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gymnasium.spaces.Box(0.0, 1.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return (
+            np.zeros(1, np.float32),
+            float(action[0]),
+            True,
+            False,
+            {"cost": float(self.np_random.random() < action[0])},
+        )
+
+
+def test_a_training_ends_with_the_chosen_policy_and_stays_with_it(tmp_path, capsys, monkeypatch):
+    choose = selection.choose
+    monkeypatch.setattr(selection, "choose", lambda *given: (3, choose(*given)[1]))  # not the last one
+    settings = {"num_envs": 4, "steps_per_env": 50, "hidden_sizes": (8,), "learning_rate": 3e-3}
+    train = lambda **options: qcrl.train(
+        "outage_ppo", Bet, qcrl.Outage(0.5, 0.3), 4000, out=tmp_path / "run", **settings, **options
+    )
+    run = train()
+    said = capsys.readouterr().err
+    info = run.policy().info
+    assert info["chosen_after"] == 20
+    assert info["iteration"] < 20
+    assert f"that of iteration {info['iteration']} is kept" in said
+    kept = {path.name for path in (run.path / selection.RECENT).iterdir()}
+    assert f"{run.lanes[0]}-i20.safetensors" in kept
+    assert f"{run.lanes[0]}-i{info['iteration']}.safetensors" not in kept
+    before = run.policy_file(run.lanes[0]).read_bytes()
+    train(resume=True)
+    assert run.policy_file(run.lanes[0]).read_bytes() == before
+    assert "choosing" not in capsys.readouterr().err
+
+
+def test_nothing_is_chosen_where_the_constraint_is_never_felt(tmp_path):
+    settings = {"num_envs": 4, "steps_per_env": 50, "hidden_sizes": (8,)}
+    run = qcrl.train("outage_ppo", Bet, qcrl.Outage(5, 0.3), 800, out=tmp_path / "run", progress=False, **settings)
+    assert "chosen_after" not in checkpoints.read_info(run.policy_file(run.lanes[0]))
