@@ -43,7 +43,7 @@ def equations(text: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def rows(body: str) -> list[str]:
-    r"""The rows of an environment. A \\ inside another one, such as an array, ends none; one at the end begins a last."""
+    r"""The rows of an environment. A \\ in an array or such ends none; one at the end begins a last."""
     parts, depth, start = [], 0, 0
     for mark in re.finditer(r"\\begin\{|\\end\{|\\\\", body):
         if mark[0] == r"\\":

@@ -79,8 +79,8 @@ def film_of(
     shown = []
     for run, lane, policy in filmed:
         meaning = "" if which == "first" else f", the {which} of {episodes}"
-        about = f"{label(run.config)}, seed {lane.seed}, p = {lane.probability:g}"
-        title = "\n".join([policy.env.id, about, f"{engine} engine, episode {number}{meaning}"])
+        about = [f"{label(run.config)}, seed {lane.seed}", policy.constraint.words]
+        title = "\n".join([policy.env.id, *about, f"{engine} engine, episode {number}{meaning}"])
         episode = replay.record(policy, lane.limit, number, engine, deterministic)
         shown.append(video.Shown(episode, lane.limit, title))
     video.film(shown, out)
