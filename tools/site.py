@@ -59,6 +59,13 @@ def on_page_content(html, page, **_):
     return "".join(parts)
 
 
+def on_post_page(output, page, **_):
+    """Pages are read offline: nothing that they load may lie on another host."""
+    if found := re.search(r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^ >]*", output):
+        raise SystemExit(f"{page.file.src_uri} loads from another host: {found[0]}")
+    return output
+
+
 def _meanings():
     """Words of the glossary, and what they mean as plain text."""
     for words, meaning in re.findall(

@@ -54,6 +54,7 @@ def film(shown: Sequence[Shown], out: Path, progress: Callable[[int], None] = la
 def frames_of(shown: Sequence[Shown], steps: Iterable[int]) -> Iterator[Frame]:
     """The pictures of these steps. An episode that has ended stays as it is."""
     alone = len(shown) == 1
+    top = 1.25 * max(max(each.limit, float(each.episode.costs[-1])) for each in shown)
     size = (SIZE + PANEL, SIZE) if alone else (SIZE * len(shown), SIZE + BELOW)
     for step in steps:
         picture = Image.new("RGB", size, WHITE)
@@ -63,17 +64,17 @@ def frames_of(shown: Sequence[Shown], steps: Iterable[int]) -> Iterator[Frame]:
             trail = [scene.robot for scene in past if isinstance(scene, Scene)]
             picture.paste(Image.fromarray(draw(past[-1], SIZE, trail)), (SIZE * column, 0))
             panel = Image.new("RGB", (PANEL, SIZE) if alone else (SIZE, BELOW), WHITE)
-            _draw_panel(ImageDraw.Draw(panel), panel.width, each, now)
+            _draw_panel(ImageDraw.Draw(panel), panel.width, each, now, top)
             picture.paste(panel, (SIZE, 0) if alone else (SIZE * column, SIZE))
         yield np.array(picture)
 
 
-def _draw_panel(pen: ImageDraw.ImageDraw, width: int, shown: Shown, step: int) -> None:
+def _draw_panel(pen: ImageDraw.ImageDraw, width: int, shown: Shown, step: int, top: float) -> None:
     episode, limit, title = shown
     left, right, last = 20, width - 20, len(episode.scenes) - 1
     cost = episode.costs[step]
     for line, text in enumerate(title.split("\n")):
-        pen.text((left, 18 + 20 * line), text, INK, _font(17 if line == 0 else 13))
+        pen.text((left, 14 + 19 * line), text, INK, _font(17 if line == 0 else 13))
     pen.text((left, 92), f"step {step:,} of {last:,}", GREY, _font(14))
     pen.text((left, 116), "return", GREY, _font(14))
     pen.text((right, 112), f"{episode.returns[step]:.2f}", INK, _font(22), anchor="ra")
@@ -82,7 +83,6 @@ def _draw_panel(pen: ImageDraw.ImageDraw, width: int, shown: Shown, step: int) -
     pen.text(
         (right, 152), f"{cost:.4g}" + (" over" if over else ""), VERMILLION if over else INK, _font(22), anchor="ra"
     )
-    top = 1.25 * max(limit, float(episode.costs[-1]))
     _draw_strip(pen, (left, 186, right, 286), episode.costs, step, top, VERMILLION if over else BLUE, limit)
     if episode.outage is None:
         return
