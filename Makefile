@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/bytecode
 # Tests that need no compilation of a training, or next to none.
-QUICK := house stats quantiles tails multiplier constraints two_path theory_solver
+QUICK := house prose stats quantiles tails multiplier constraints two_path theory_solver
 
 .PHONY: demo check test test-all docs setup format clean
 

@@ -85,7 +85,7 @@ def test_an_episode_in_mujoco_from_its_start_to_its_end():
     start, end = episode.scenes[0], episode.scenes[-1]
     assert not np.allclose(start.robot, end.robot)
     assert np.array_equal(start.hazards, end.hazards)
-    [first, last] = video.frames_of(episode, 15.0, "title", [0, 1000])
+    [first, last] = video.frames_of([video.Shown(episode, 15.0, "title")], [0, 1000])
     assert first.shape == (480, 800, 3)
     assert (first != last).any(axis=2)[:, :480].any()
 
@@ -98,6 +98,24 @@ def test_a_gif_of_every_step(trained, tmp_path, capsys):
         assert (film.n_frames, film.size) == (5, (800, 480))
         film.seek(4)
         assert film.info["duration"] == 2000
+
+
+def test_two_policies_side_by_side_start_in_the_same_layout(trained, tmp_path, capsys):
+    out = tmp_path / "both.gif"
+    arguments = ["render", str(trained.path), "--probability", "0.2", "--beside", str(trained.path), "--out", str(out)]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.count("(limit 15)") == 2
+    with Image.open(out) as film:
+        assert film.size == (960, 784)
+        left, right = np.split(np.array(film.convert("RGB")), 2, axis=1)
+        assert (left == right).all()
+    starts = [replay.record(untrained(kind, "DynamicEnv-v0"), 15.0, 4).scenes[0] for kind in (QCPO, PPOLag)]
+    assert np.array_equal(*[start.hazards for start in starts])
+    assert np.array_equal(*[start.goal for start in starts])
+    episode = replay.record(untrained(QCPO, "TwoPathEnv-v0"), 15.0)
+    short = episode._replace(scenes=episode.scenes[:2])
+    [frame] = video.frames_of([video.Shown(each, 15.0, "") for each in (episode, short)], [4])
+    assert frame.shape == (784, 960, 3)
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")

@@ -10,6 +10,8 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 LINK = re.compile(r"(\]\()((?:\.\./)+)((?:examples|results)/[^)#\s]+)")
+GLOSSARY = "reference/glossary.md"
+OPENS = re.compile(r"<(a|code|pre|h\d|summary|figcaption|script|style)\b")
 SHARED = ("examples/*.py", "examples/*.toml", "results/*.md", "results/*.png", "results/*.csv")
 
 
@@ -30,6 +32,47 @@ def on_page_markdown(markdown, page, **_):
     """In the repository such files are beside docs/, on the site they are inside."""
     depth = page.file.src_uri.count("/")
     return LINK.sub(lambda m: f"{m[1]}{m[2][3:]}{m[3]}" if m[2].count("..") > depth else m[0], markdown)
+
+
+def on_page_content(html, page, **_):
+    """The first time that a page says a word of the glossary it is a link, with the meaning where the mouse rests."""
+    if page.file.src_uri == GLOSSARY or page.file.src_uri.startswith("reference/"):
+        return html
+    home = "../" * page.file.src_uri.count("/") + GLOSSARY.replace(".md", ".html")
+    meanings, inside, parts = dict(_meanings()), [], re.split(r"(<[^>]+>)", html)
+    for place, part in enumerate(parts):
+        if part.startswith("<"):
+            if opens := OPENS.match(part):
+                inside.append(opens[1])
+            elif inside and part == f"</{inside[-1]}>":
+                inside.pop()
+        elif not inside and part.strip() and meanings:
+            said = re.compile(
+                rf"(?<![\w-])({'|'.join(sorted(map(re.escape, meanings), key=len, reverse=True))})s?(?![\w-])"
+            )
+
+            def link(found):
+                meaning = meanings.pop(found[1], None)
+                return f'<a href="{home}" class="word" title="{meaning}">{found[0]}</a>' if meaning else found[0]
+
+            parts[place] = said.sub(link, part)
+    return "".join(parts)
+
+
+def on_post_page(output, page, **_):
+    """Pages are read offline: nothing that they load may lie on another host."""
+    if found := re.search(r"<(?:script|link|img|iframe|source)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^ >]*", output):
+        raise SystemExit(f"{page.file.src_uri} loads from another host: {found[0]}")
+    return output
+
+
+def _meanings():
+    """Words of the glossary, and what they mean as plain text."""
+    for words, meaning in re.findall(
+        r"^\| \*\*(.+?)\*\* \| (.*) \|$", (ROOT / "docs" / GLOSSARY).read_text(), re.MULTILINE
+    ):
+        plain = re.sub(r"`|\*|\[([^\]]*)\]\([^)]*\)", lambda found: found[1] or "", meaning).replace('"', "&quot;")
+        yield from ((word, plain) for word in words.split(", "))
 
 
 def commands():

@@ -54,10 +54,10 @@ def at_level(
 def quantile_huber_loss(
     quantiles: Float[Array, "*batch grid"], targets: Float[Array, "*batch samples"], kappa: float
 ) -> Float[Array, "*batch"]:
-    """l_Huber,u of Appendix A.1, averaged over all pairs of a grid level and a target sample.
+    """l_Huber,u, equation (29), averaged over all pairs of a grid level and a target sample.
 
-    With kappa 0 it is the quantile loss itself. The larger kappa is against the spread of the targets, the closer the
-    minimisers come to expectiles (docs/kappa.md). Targets count as constants.
+    With kappa 0 it is the quantile loss itself, (28). The larger kappa is against the spread of the targets, the closer
+    the minimisers come to expectiles (docs/kappa.md). Targets count as constants.
     """
     return _loss_and_slope(quantiles, targets, kappa)[0]
 

@@ -102,7 +102,7 @@ def scale_to_level(known: float, level: Scalar, shape: Float[Array, "*batch"]) -
 def weibull_loss(
     tail: Weibull, quantiles: Float[Array, "*batch k"], levels: Float[Array | np.ndarray, " k"]
 ) -> Float[Array, "*batch"]:
-    """L(xi, zeta) of Appendix E.2: half the squared error of the tail's quantiles in log scale."""
+    """L(xi, zeta), equation (257): half the squared error of the tail's quantiles in log scale."""
     log_quantiles = jnp.log(tail.scale)[..., None] + jnp.log(rate(levels)) / tail.shape[..., None]
     return 0.5 * jnp.mean(jnp.square(log_quantiles - jnp.log(quantiles)), axis=-1)
 
@@ -122,15 +122,15 @@ def log_density_ratio(
     cost: Float[Array, "*batch"],
     discount: float,
 ) -> Float[Array, "*batch"]:
-    """log mu_u(s, a, s') of Theorem 1: p_s'((q - c) / gamma) / (gamma p_s(q)).
+    """log mu_u(s, a, s') of Theorem 1, equation (62): p_s'((q - c) / gamma) / (gamma p_s(q)).
 
-    The denominator belongs to s, as the theorem has it; Appendix E.3 prints the tail of s' in both places.
+    The denominator belongs to s, as the theorem has it; equation (272) prints the tail of s' in both places.
     """
     return next_tail.log_pdf((quantile - cost) / discount) - math.log(discount) - tail.log_pdf(quantile)
 
 
 def clipped_weight(log_ratio: Float[Array, "*batch"], clip: float) -> Float[Array, "*batch"]:
-    """1 + clip(log mu, -clip, clip), the weight of Appendix E.3."""
+    """1 + clip(log mu, -clip, clip), the weight of equation (274)."""
     return 1 + jnp.clip(log_ratio, -clip, clip)
 
 

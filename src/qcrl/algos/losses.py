@@ -15,7 +15,7 @@ def policy_loss(
     clip: float,
     clipping: Literal["joint", "separate"],
 ) -> Float[Array, ""]:
-    """L(theta): PPO's clipped surrogate of A_r - sum of lam A_c, with all advantages clipped as one or each on its own.
+    """L(theta), (267) to (270): PPO's clipped surrogate of A_r - sum of lam A_c, clipped as one or one by one.
 
     There is a cost advantage and a multiplier for each constraint.
     """
@@ -41,7 +41,7 @@ def normalised(
 
 
 def value_loss(value: Float[Array, "*batch"], target: Float[Array, "*batch"]) -> Float[Array, ""]:
-    """L(phi), and L_value(psi) for a mean of quantiles: half the mean squared error."""
+    """L(phi), equation (254), and for a mean of quantiles L_value(psi), (255): half the mean squared error."""
     return 0.5 * jnp.mean(jnp.square(value - target))
 
 

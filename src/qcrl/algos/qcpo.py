@@ -106,7 +106,7 @@ class QCPO(PPO):
         return CostSignal(advantage, Targets(returns, samples), statistics)
 
     def cost_loss(self, estimate: CostDistribution, targets: Targets) -> tuple[Float[Array, ""], Scalars]:
-        """L(psi) + L(xi, zeta): mean and quantiles of the critic, and the tail fitted to its highest quantiles."""
+        """(256) and (257): mean and quantiles of the critic, and the tail fitted to its highest quantiles."""
         highest = ascending(jax.lax.stop_gradient(estimate.quantiles))[..., -self.tail_quantiles :]
         losses = {
             "cost_mean_loss": value_loss(jnp.mean(estimate.quantiles, axis=-1), targets.mean),

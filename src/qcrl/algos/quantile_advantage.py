@@ -36,7 +36,7 @@ def quantile_advantage(
     smoothing: Literal["clip", "standardise"],
     clip: float,
 ) -> tuple[Float[Array, "time env"], Float[Array, "time env"]]:
-    """Advantage and weight of Appendix E.3; lambda 0 is the paper's text."""
+    """Advantage of equation (275), and the weight in it; lambda 0 is the paper's text."""
     quantile, next_quantile = distribution.quantile(level), next_distribution.quantile(level)
     advantage = gae(cost, quantile, next_quantile, links, discount, gae_lambda)
     log_ratio = log_density_ratio(distribution.tail, next_distribution.tail, quantile, cost, discount)

@@ -63,5 +63,5 @@ def _show(run: "Run") -> None:
     certified = any(each.get("verdict") == "certified" for each in run.certificates)
     policy = run.promised() if certified else run.policy_of(run.lanes[0])
     lane = from_dict(policy.info)
-    print(f"Film: {film_of(run, lane, policy, run.path / 'episode.gif', 'median', 3)}")
+    print(f"Film: {film_of([(run, lane, policy)], run.path / 'episode.gif', 'median', 3)}")
     print(f"Report: {report([run.path], run.path / 'report.html', ['median'], 3)}")

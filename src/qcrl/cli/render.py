@@ -1,10 +1,12 @@
 """qcrl render: a film of an episode."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qcrl.cli.main import Handler, Parser
+from qcrl.errors import UserError
 
 if TYPE_CHECKING:
     from qcrl.runs.folder import Run
@@ -29,6 +31,7 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
         metavar="WHICH",
     )
     option("--episodes", "episodes to choose from", "10", type=int, default=10, metavar="N")
+    option("--beside", "another run, whose policy is shown at the right, in the same episode", "none", metavar="RUN")
     option("--promised", "film the certified policy of a promise", "off", action="store_true")
     option("--engine", "jax or mujoco", "jax", default="jax", metavar="ENGINE")
     option("--deterministic", "take the mean action instead of drawing one", "off", action="store_true")
@@ -39,28 +42,29 @@ def run(args: argparse.Namespace) -> int:
     from qcrl.runs import lane as lanes  # not above: --help need not wait for JAX
     from qcrl.runs.folder import load
 
-    run = load(args.run)
-    if args.promised:
-        policy = run.promised(args.probability, args.limit)
-        lane = lanes.from_dict(policy.info)
-    else:
-        lane = run.lane(args.seed, args.probability, args.limit)
-        policy = run.policy_of(lane)
-    print(film_of(run, lane, policy, args.out, args.episode, args.episodes, args.engine, args.deterministic))
+    filmed = []
+    for folder in filter(None, (args.run, args.beside)):
+        run = load(folder)
+        if args.promised:
+            policy = run.promised(args.probability, args.limit)
+            lane = lanes.from_dict(policy.info)
+        else:
+            lane = run.lane(args.seed, args.probability, args.limit)
+            policy = run.policy_of(lane)
+        filmed.append((run, lane, policy))
+    print(film_of(filmed, args.out, args.episode, args.episodes, args.engine, args.deterministic))
     return 0
 
 
 def film_of(
-    run: "Run",
-    lane: "Lane",
-    policy: "JaxPolicy",
+    filmed: "Sequence[tuple[Run, Lane, JaxPolicy]]",
     file: str | Path,
     which: str = "median",
     episodes: int = 10,
     engine: str = "jax",
     deterministic: bool = False,
 ) -> str:
-    """Write the film of an episode, and say where it is and what is in it."""
+    """Write the film of an episode, and say where it is and what is in it. The first policy decides which episode."""
     from qcrl.runs.folder import label
     from qcrl.show import episode as replay
     from qcrl.show import film as video
@@ -68,15 +72,17 @@ def film_of(
 
     out = check_format(file, video.FORMATS)
     video.check_writer(out)
-    [number] = replay.choose(policy, [which], episodes, engine, deterministic)
-    episode = replay.record(policy, lane.limit, number, engine, deterministic)
-    meaning = "" if which == "first" else f", the {which} of {episodes}"
-    title = "\n".join(
-        [
-            policy.env.id,
-            f"{label(run.config)}, seed {lane.seed}, p = {lane.probability:g}",
-            f"{engine} engine, episode {number}{meaning}",
-        ]
-    )
-    video.film(episode, lane.limit, title, out)
-    return f"{out}: return {episode.returns[-1]:.2f}, cost {episode.costs[-1]:.4g} (limit {lane.limit:g})"
+    tasks = {policy.env.id for _, _, policy in filmed}
+    if len(tasks) > 1:
+        raise UserError(f"{' and '.join(sorted(tasks))} cannot be shown side by side; give two runs on one environment")
+    [number] = replay.choose(filmed[0][2], [which], episodes, engine, deterministic)
+    shown = []
+    for run, lane, policy in filmed:
+        meaning = "" if which == "first" else f", the {which} of {episodes}"
+        about = [f"{label(run.config)}, seed {lane.seed}", policy.constraint.words]
+        title = "\n".join([policy.env.id, *about, f"{engine} engine, episode {number}{meaning}"])
+        episode = replay.record(policy, lane.limit, number, engine, deterministic)
+        shown.append(video.Shown(episode, lane.limit, title))
+    video.film(shown, out)
+    ends = [f"return {e.returns[-1]:.2f}, cost {e.costs[-1]:.4g} (limit {limit:g})" for e, limit, _ in shown]
+    return f"{out}: {'; beside it '.join(ends)}"

@@ -1,12 +1,12 @@
-"""Films of an episode: the scene from above, beside it return, cost against the limit, and the critic's estimate."""
+"""Films of episodes: the scene from above, with return, cost against the limit, and the critic's estimate."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
@@ -19,8 +19,9 @@ from qcrl.show.episode import Episode
 
 FORMATS = (".mp4", ".gif")
 GREY = (95, 101, 113)
-SIZE, PANEL = 480, 320
-"""Pixels: side of the picture, width of the panel beside it. Multiples of 16, as video codecs like them."""
+SIZE, PANEL, BELOW = 480, 320, 304
+"""Pixels: side of the picture, width of the panel beside it, height of the one below it where several policies are
+shown, which leaves the critic out. Multiples of 16, as video codecs like them."""
 GIF_STRIDE = 4
 """A gif shows every so many steps: it stores frames whole, and viewers slow down more than 50 a second."""
 HOLD_SECONDS = 1.5
@@ -29,38 +30,51 @@ HOLD_SECONDS = 1.5
 Frame = UInt8[np.ndarray, "height width 3"]
 
 
-def film(
-    episode: Episode, limit: float, title: str, out: Path, progress: Callable[[int], None] = lambda done: None
-) -> Path:
-    """Write an episode to an mp4 or gif file, in the robot's own time where steps have one."""
+class Shown(NamedTuple):
+    """What a film shows of one policy."""
+
+    episode: Episode
+    limit: float
+    title: str
+
+
+def film(shown: Sequence[Shown], out: Path, progress: Callable[[int], None] = lambda done: None) -> Path:
+    """Write episodes side by side to an mp4 or gif file, in the robot's own time where steps have one."""
     gif = out.suffix.lower() == ".gif"
-    short = not isinstance(episode.scenes[0], Scene)
+    short = not isinstance(shown[0].episode.scenes[0], Scene)
     stride = 1 if short or not gif else GIF_STRIDE
     rate = 2.0 if short else FRAMES_PER_SECOND / stride
-    steps = [*range(0, len(episode.scenes) - 1, stride), len(episode.scenes) - 1]
-    frames = _told(frames_of(episode, limit, title, steps), progress)
+    last = max(len(each.episode.scenes) for each in shown) - 1
+    frames = _told(frames_of(shown, [*range(0, last, stride), last]), progress)
     write = _write_gif if gif else _write_mp4
     write(frames, out, rate)
     return out
 
 
-def frames_of(episode: Episode, limit: float, title: str, steps: Iterable[int]) -> Iterator[Frame]:
-    """The pictures of these steps."""
+def frames_of(shown: Sequence[Shown], steps: Iterable[int]) -> Iterator[Frame]:
+    """The pictures of these steps. An episode that has ended stays as it is."""
+    alone = len(shown) == 1
+    top = 1.25 * max(max(each.limit, float(each.episode.costs[-1])) for each in shown)
+    size = (SIZE + PANEL, SIZE) if alone else (SIZE * len(shown), SIZE + BELOW)
     for step in steps:
-        scene = episode.scenes[step]
-        past = episode.scenes[max(0, step - TRAIL) : step + 1]
-        trail = [each.robot for each in past if isinstance(each, Scene)]
-        picture = Image.new("RGB", (SIZE + PANEL, SIZE), WHITE)
-        picture.paste(Image.fromarray(draw(scene, SIZE, trail)))
-        _draw_panel(ImageDraw.Draw(picture), episode, limit, title, step)
+        picture = Image.new("RGB", size, WHITE)
+        for column, each in enumerate(shown):
+            now = min(step, len(each.episode.scenes) - 1)
+            past = each.episode.scenes[max(0, now - TRAIL) : now + 1]
+            trail = [scene.robot for scene in past if isinstance(scene, Scene)]
+            picture.paste(Image.fromarray(draw(past[-1], SIZE, trail)), (SIZE * column, 0))
+            panel = Image.new("RGB", (PANEL, SIZE) if alone else (SIZE, BELOW), WHITE)
+            _draw_panel(ImageDraw.Draw(panel), panel.width, each, now, top)
+            picture.paste(panel, (SIZE, 0) if alone else (SIZE * column, SIZE))
         yield np.array(picture)
 
 
-def _draw_panel(pen: ImageDraw.ImageDraw, episode: Episode, limit: float, title: str, step: int) -> None:
-    left, right, last = SIZE + 20, SIZE + PANEL - 20, len(episode.scenes) - 1
+def _draw_panel(pen: ImageDraw.ImageDraw, width: int, shown: Shown, step: int, top: float) -> None:
+    episode, limit, title = shown
+    left, right, last = 20, width - 20, len(episode.scenes) - 1
     cost = episode.costs[step]
     for line, text in enumerate(title.split("\n")):
-        pen.text((left, 18 + 20 * line), text, INK, _font(17 if line == 0 else 13))
+        pen.text((left, 14 + 19 * line), text, INK, _font(17 if line == 0 else 13))
     pen.text((left, 92), f"step {step:,} of {last:,}", GREY, _font(14))
     pen.text((left, 116), "return", GREY, _font(14))
     pen.text((right, 112), f"{episode.returns[step]:.2f}", INK, _font(22), anchor="ra")
@@ -69,7 +83,6 @@ def _draw_panel(pen: ImageDraw.ImageDraw, episode: Episode, limit: float, title:
     pen.text(
         (right, 152), f"{cost:.4g}" + (" over" if over else ""), VERMILLION if over else INK, _font(22), anchor="ra"
     )
-    top = 1.25 * max(limit, float(episode.costs[-1]))
     _draw_strip(pen, (left, 186, right, 286), episode.costs, step, top, VERMILLION if over else BLUE, limit)
     if episode.outage is None:
         return

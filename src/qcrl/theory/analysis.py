@@ -22,11 +22,11 @@ class Constants:
     """What Assumptions 1 to 3 hold with, as measured."""
 
     bound: float
-    """R of Assumption 1."""
+    """R of Assumption 1, equations (7) and (8)."""
     epsilon_assumed: float
-    """Epsilon of Assumption 2 as printed: mean slopes of the CDF against the density at the quantile."""
+    """Epsilon of Assumption 2, (9), as printed: mean slopes of the CDF against the density at the quantile."""
     epsilon_used: float
-    """Epsilon of step (b) in Theorem 1's proof: mean slopes against the density at the target (q - c) / discount."""
+    """Epsilon of step (b) in the proof, (54): mean slopes against the density at the target (q - c) / discount."""
     lipschitz: float = math.nan
     """C_u of Assumption 3 on the pair of policies."""
 
@@ -64,7 +64,7 @@ class Analysis:
     target: Float[np.ndarray, "S A T K"]
     """(q(s) - c) / discount: what must still come for the sum to be the quantile."""
     weight: Float[np.ndarray, "S A T K"]
-    """mu = p_{X(s')}(target) / (discount p_{X(s)}(q(s))), Corollary 1."""
+    """mu = p_{X(s')}(target) / (discount p_{X(s)}(q(s))), equation (62)."""
     below: Float[np.ndarray, "S A T K"]
     """F_{X(s')}(target): the chance to end at or below the quantile. Its mean in each state is the level."""
     at_quantile: Float[np.ndarray, " S"]
@@ -99,12 +99,12 @@ class Analysis:
 
     @property
     def additional_cost(self) -> Float[np.ndarray, "S A T K"]:
-        """c~ = (mu - 1)(c + discount q(s')), Theorem 2."""
+        """c~ = (mu - 1)(c + discount q(s')), Theorem 2 and (95)."""
         return (self.weight - 1) * self.backup
 
     @property
     def advantage(self) -> Float[np.ndarray, "S A T K"]:
-        """A_u = c + c~ + discount q(s') - q(s), Theorem 4."""
+        """A_u = c + c~ + discount q(s') - q(s), equation (6)."""
         return self.weight * self.backup - self.quantile[:, None, None, None]
 
     @property
@@ -114,7 +114,7 @@ class Analysis:
 
     @property
     def distorted_policy(self) -> Float[np.ndarray, "S A"]:
-        """pi~ = pi mu, Lemma 1, with the noise summed out."""
+        """pi~ = pi mu, Lemma 1 and (64), with the noise summed out."""
         return (self.probability * self.weight).sum((2, 3))
 
     def mean(self, values: Float[np.ndarray, "S A T K"]) -> Float[np.ndarray, "S A"]:

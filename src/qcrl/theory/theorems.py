@@ -42,19 +42,19 @@ def _need_deterministic(analysis: Analysis, name: str) -> None:
 
 
 def weight_mean(analysis: Analysis) -> Check:
-    """E[mu] = 1 in every state. Left: the largest deviation; right: what quadrature and interpolation may leave."""
+    """E[mu] = 1 in all states, (68). Left: largest deviation; right: what quadrature and interpolation may leave."""
     deviation = np.abs((analysis.probability * analysis.weight).sum((1, 2, 3)) - 1).max()
     return _at_most("E[mu] = 1", deviation, 1e-5, analysis.constants)
 
 
 def td_relation(analysis: Analysis) -> Check:
-    """Theorem 1: |E[mu (c + discount q(s') - q(s))]| <= epsilon R / (1 - epsilon), at the worst state."""
+    """Theorem 1, (10): |E[mu (c + discount q(s') - q(s))]| <= epsilon R / (1 - epsilon), at the worst state."""
     left = np.abs((analysis.probability * analysis.weight * analysis.td).sum((1, 2, 3))).max()
     return _at_most("Theorem 1", left, analysis.constants.slack, analysis.constants)
 
 
 def quantile_backup(analysis: Analysis) -> Check:
-    """Corollary 1: |q(s) - E[mu (c + discount q(s'))]| <= epsilon R / (1 - epsilon), at the worst state."""
+    """Corollary 1, (12): |q(s) - E[mu (c + discount q(s'))]| <= epsilon R / (1 - epsilon), at the worst state."""
     backed_up = (analysis.probability * analysis.weight * analysis.backup).sum((1, 2, 3))
     return _at_most(
         "Corollary 1", np.abs(analysis.quantile - backed_up).max(), analysis.constants.slack, analysis.constants
@@ -62,7 +62,7 @@ def quantile_backup(analysis: Analysis) -> Check:
 
 
 def distorted_value(analysis: Analysis) -> Check:
-    """Lemma 1: the quantile against the expected cost of the distorted policy, at the worst start state."""
+    """Lemma 1, (13): the quantile against the expected cost of the distorted policy, at the worst start state."""
     _need_deterministic(analysis, "Lemma 1")
     distorted = analysis.distorted_policy
     distorted = distorted / distorted.sum(-1, keepdims=True)
@@ -73,7 +73,7 @@ def distorted_value(analysis: Analysis) -> Check:
 
 
 def policy_dependent_form(analysis: Analysis) -> Check:
-    """Theorem 2: the quantile against the expected cost plus additional cost of the policy itself."""
+    """Theorem 2, (14): the quantile against the expected cost plus additional cost of the policy itself."""
     _need_deterministic(analysis, "Theorem 2")
     expected = value(analysis.cmdp, analysis.policy, analysis.mean(analysis.cost + analysis.additional_cost))
     right = analysis.constants.slack / (1 - analysis.cmdp.discount)
@@ -91,13 +91,13 @@ def cdf_form(analysis: Analysis) -> Check:
 
 
 def lipschitz(new: Analysis, old: Analysis) -> float:
-    """C_u of Assumption 3: |c~ of old - c~ of new| over max_s KL(old || new)."""
+    """C_u of Assumption 3, (15): |c~ of old - c~ of new| over max_s KL(old || new)."""
     difference = np.abs(old.additional_cost - new.additional_cost)[old.cmdp.transition > 0].max()
     return float(difference / kl(old.policy, new.policy))
 
 
 def policy_independent_form(new: Analysis, old: Analysis) -> Check:
-    """Theorem 3: the quantile of the new policy from the old policy's additional cost."""
+    """Theorem 3, (16): the quantile of the new policy from the old policy's additional cost."""
     _need_deterministic(new, "Theorem 3")
     constants = replace(new.constants, lipschitz=lipschitz(new, old))
     expected = value(new.cmdp, new.policy, new.mean(new.cost + old.additional_cost))
@@ -106,7 +106,7 @@ def policy_independent_form(new: Analysis, old: Analysis) -> Check:
 
 
 def improvement(new: Analysis, old: Analysis, multiplier: float) -> Check:
-    """Theorem 4: the Lagrangian's true change (left) is at least the surrogate's less its penalties (right)."""
+    """Theorem 4, (23): the Lagrangian's true change (left) is at least the surrogate's less its penalties (right)."""
     _need_deterministic(new, "Theorem 4")
     cmdp, gamma = new.cmdp, new.cmdp.discount
     constants = Constants(
