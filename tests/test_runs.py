@@ -126,6 +126,11 @@ def test_policies_of_an_earlier_version_are_refused_in_one_sentence(fake, earlie
         last = capsys.readouterr().err.splitlines()[-1]
         assert last.startswith(f"qcrl: {earlier} {message}")
     assert before == {path: path.read_bytes() for path in earlier.rglob("*") if path.is_file()}
+    # A task that can report several costs, of which runs of then knew nothing.
+    (earlier / "config.json").write_text((earlier / "config.json").read_text().replace("TwoPathEnv", "DynamicEnv"))
+    for command in ("evaluate", "certify"):
+        assert main([command, str(earlier)]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_a_folder_without_a_run_is_a_user_error(tmp_path):

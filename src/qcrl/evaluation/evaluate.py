@@ -27,7 +27,7 @@ from qcrl.evaluation.summary import Results, Summary, summarise
 from qcrl.kinds import Json
 from qcrl.output import console
 from qcrl.runs.checkpoints import write_file
-from qcrl.runs.folder import Run, load
+from qcrl.runs.folder import Run, check_format, load
 from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.runs.lane import Lane, Numbers, by_setting, from_dict
 from qcrl.sampling import compilation_cache
@@ -226,6 +226,7 @@ def _numbers(given: Numbers) -> list[float]:
 
 def trained_environment(run: Run, env: Any = None, cost: Costs = None) -> Described:
     """The environment that the run was trained on: the one given, or the one of that id."""
+    check_format(run.path, run.config)
     trained = run.config["environment"]
     given = env is not None
     if not given:

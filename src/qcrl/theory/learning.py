@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-import qcrl
 from qcrl.algos.actor_critic import BUDGET_RANGE, ActorCritic
 from qcrl.algos.presets import lambdas
+from qcrl.constraints import Outage
 from qcrl.errors import UserError
 from qcrl.kinds import Settings
 from qcrl.nets.network import Inputs
@@ -18,6 +18,7 @@ from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.theory.cmdp import CMDP, softmax
 from qcrl.theory.examples import MACHINE_LIMIT
 from qcrl.theory.tabular_env import TabularEnv, machine_env
+from qcrl.training.loop import train
 
 PROBABILITY = 0.1
 # The optimum mixes actions, so that an integral alone swings around it.
@@ -65,8 +66,8 @@ def train_on_machine(out: Path, seeds: Sequence[int], iterations: int = 100, **c
     """QCPO with the fast preset and the settings above, or changes to them, for Pr(more than 2 broken steps) <= 0.1."""
     settings = SETTINGS | changes
     steps = iterations * settings["num_envs"] * settings["steps_per_env"]
-    constraint = qcrl.Outage(limit=MACHINE_LIMIT, probability=PROBABILITY)
-    return qcrl.train("qcpo", machine_env(), constraint, steps, seeds, "fast", out, progress=False, **settings)
+    constraint = Outage(limit=MACHINE_LIMIT, probability=PROBABILITY)
+    return train("qcpo", machine_env(), constraint, steps, seeds, "fast", out, progress=False, **settings)
 
 
 def tabulate(policy: JaxPolicy, cmdp: CMDP, draws: int, rng: np.random.Generator) -> Float[np.ndarray, "S A"]:
@@ -91,9 +92,9 @@ def train_with_budget(
     cmdp, horizon, limit = task
     settings = BUDGET_SETTINGS | dict(steps_per_env=horizon, chunk_length=horizon) | changes
     steps = iterations * settings["num_envs"] * horizon
-    constraint = qcrl.Outage(limit=limit, probability=probability)
+    constraint = Outage(limit=limit, probability=probability)
     env = TabularEnv(cmdp, horizon)
-    return qcrl.train("outage_ppo", env, constraint, steps, seeds, "fast", out, progress=False, **settings)
+    return train("outage_ppo", env, constraint, steps, seeds, "fast", out, progress=False, **settings)
 
 
 def tabulate_budget(
