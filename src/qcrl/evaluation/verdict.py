@@ -10,7 +10,7 @@ from qcrl import stats
 from qcrl.constraints import Constraint, Outage, Together
 from qcrl.envs.base import Described
 from qcrl.evaluation.evaluate import results_of, trained_environment
-from qcrl.runs.folder import Run, load, rows_of
+from qcrl.runs.folder import Run, cost_column, load, rows_of
 from qcrl.runs.lane import Lane, by_setting
 from qcrl.sampling.play import play
 from qcrl.sampling.play.seeds import Played
@@ -80,7 +80,7 @@ def _beside_the_start(run: Run, lanes: list[Lane], returns: np.ndarray, costs: S
     if not start.size or returns.mean() > start.mean() or np.ptp(np.append(start, returns)) == 0:
         return ""
     earned = f"{start.mean():.2f} in the first episodes of the training"
-    found = [(each, each.measure(_column(table, costs, each.cost)[rows])) for each in lanes[0].constraints]
+    found = [(each, each.measure(cost_column(table, costs, each.cost)[rows])) for each in lanes[0].constraints]
     broken = [f"{value:.3g} where {each.bound:g} is allowed" for each, value in found if value > each.bound]
     if broken:
         return f" Random actions earned no less, {earned}, but they broke the constraint: {', '.join(broken)}."
@@ -88,11 +88,6 @@ def _beside_the_start(run: Run, lanes: list[Lane], returns: np.ndarray, costs: S
         f" That is no better than random actions, {earned}, which kept the constraint as well: nothing was learned; "
         "train for more steps, or allow more."
     )
-
-
-def _column(table: dict[str, np.ndarray], costs: Sequence[str], name: str) -> np.ndarray:
-    """The costs of this name."""
-    return table["cost" if len(costs) == 1 else f"cost_{name}"]
 
 
 def _one_of_several(constraint: Constraint, costs: np.ndarray, kind: str) -> str:
@@ -125,5 +120,5 @@ def _episodes(run: Run, env: Described, lanes: list[Lane]) -> tuple[np.ndarray, 
     rows = [rows_of(table, lane.columns) for lane in lanes]
     shared = min(100, *map(len, rows))
     chosen = np.array([row[len(row) - shared :] for row in rows], int)
-    every = {name: _column(table, env.costs, name)[chosen] for name in env.costs}
+    every = {name: cost_column(table, env.costs, name)[chosen] for name in env.costs}
     return table["return"][chosen], every, "last training episodes"

@@ -204,6 +204,11 @@ def rows_of(table: dict[str, np.ndarray], setting: Mapping[str, float]) -> np.nd
     return np.flatnonzero(np.all([table[name] == value for name, value in setting.items()], axis=0))
 
 
+def cost_column(table: dict[str, np.ndarray], costs: Sequence[str], name: str) -> np.ndarray:
+    """What episodes cost by this name, in a table of an environment with these costs."""
+    return table["cost" if len(costs) == 1 else f"cost_{name}"]
+
+
 def lanes_of(config: Json) -> tuple[Lane, ...]:
     """The lanes that a config describes, those of earlier versions included."""
     kind = config.get("constraint", "Outage")

@@ -15,12 +15,11 @@ from jaxtyping import Float
 
 from qcrl.constraints import Outage
 from qcrl.envs.base import Described
-from qcrl.envs.host.environment import HostEnv, is_vector
 from qcrl.errors import UserError
 from qcrl.runs import checkpoints
-from qcrl.runs.folder import Run
+from qcrl.runs.folder import Run, cost_column, rows_of
 from qcrl.runs.lane import Lane
-from qcrl.sampling.play import play
+from qcrl.sampling.play import can_play, play
 from qcrl.sampling.play.seeds import Totals
 from qcrl.training.interruption import Interrupted
 
@@ -60,7 +59,7 @@ def kept_at(iterations: int, count: int) -> set[int]:
 def keep_best(run: Run, env: Described, workers: int, continuing: str, say: Callable[[str], None]) -> None:
     """Of every lane whose constraint was felt, put the best of its last policies in the place of the last one."""
     try:
-        if isinstance(env, HostEnv) and not is_vector(env.only):
+        if can_play(env):
             _keep_best(run, env, workers, say)
     except KeyboardInterrupt as interrupt:
         raise Interrupted(continuing, signal.SIGINT) from interrupt
@@ -68,7 +67,7 @@ def keep_best(run: Run, env: Described, workers: int, continuing: str, say: Call
         say(f"warning: the last policies are kept, without a choice: {error}")
 
 
-def _keep_best(run: Run, env: HostEnv, workers: int, say: Callable[[str], None]) -> None:
+def _keep_best(run: Run, env: Described, workers: int, say: Callable[[str], None]) -> None:
     for lane in run.lanes:
         last = run.policy_file(lane)
         info = checkpoints.read_info(last)
@@ -94,7 +93,7 @@ def _keep_best(run: Run, env: HostEnv, workers: int, say: Callable[[str], None])
 
 
 def _play(
-    run: Run, env: HostEnv, lane: Lane, workers: int, policies: Sequence[Path], number: int, count: int, first: int
+    run: Run, env: Described, lane: Lane, workers: int, policies: Sequence[Path], number: int, count: int, first: int
 ) -> Totals:
     # The same episodes for all, so that luck with them counts for none.
     seed = [lane.seed, *b"choose"]
@@ -132,14 +131,14 @@ def score(lane: Lane, costs: Sequence[str], measured: Measured) -> tuple[float, 
 def _late_rows(run: Run, lane: Lane) -> np.ndarray:
     """Which rows of episodes.csv are of a lane, in the part of the training that candidates are of."""
     table = run.episodes
-    own = np.all([table[name] == value for name, value in lane.columns.items()], axis=0)
-    return np.flatnonzero(own & (table["env_steps"] > (1 - RECENT_SHARE) * run.config["steps"]))
+    rows = rows_of(table, lane.columns)
+    return rows[table["env_steps"][rows] > (1 - RECENT_SHARE) * run.config["steps"]]
 
 
-def _felt(run: Run, lane: Lane, env: HostEnv, rows: np.ndarray) -> bool:
+def _felt(run: Run, lane: Lane, env: Described, rows: np.ndarray) -> bool:
     """Whether there is anything to choose by: outages in these episodes; for other kinds of constraints, costs."""
-    column = lambda name: run.episodes["cost" if len(env.costs) == 1 else f"cost_{name}"][rows]
-    return any(each.measure(column(each.cost)) > 0 for each in lane.constraints)
+    table = run.episodes
+    return any(each.measure(cost_column(table, env.costs, each.cost)[rows]) > 0 for each in lane.constraints)
 
 
 def _outcome(lane: Lane, costs: Sequence[str], measured: Measured) -> list[str]:

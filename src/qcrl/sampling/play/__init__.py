@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from qcrl.envs.base import Described, Environment
-from qcrl.envs.host.environment import HostEnv
+from qcrl.envs.host.environment import HostEnv, is_vector
 from qcrl.errors import UserError
 from qcrl.sampling.play.device import play_on_device
 from qcrl.sampling.play.host import play_on_host
@@ -20,6 +20,11 @@ def engine_of(env: Described, engine: str = "jax") -> str:
     if isinstance(env, HostEnv) and engine == "mujoco":
         raise UserError(f"{env.id} runs in Python as it is, not on the engine mujoco; leave the engine out")
     return "host" if isinstance(env, HostEnv) else engine
+
+
+def can_play(env: Described) -> bool:
+    """Whether there can be whole, fresh episodes: not in a vector environment, which begins them by itself."""
+    return not (isinstance(env, HostEnv) and is_vector(env.only))
 
 
 def play(
