@@ -217,6 +217,12 @@ def test_the_script_counts_equations_as_latex_does():
     assert found == rows
 
 
+def test_the_pictures_of_the_house_are_as_drawn():
+    drawn = runpy.run_path(str(ROOT / "tools" / "pictures.py"))["PICTURES"]
+    for name, draw in drawn.items():
+        assert (ROOT / "docs" / "images" / name).read_text() == draw(), "run python tools/pictures.py"
+
+
 def anchor(heading):
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
