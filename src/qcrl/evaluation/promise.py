@@ -247,6 +247,7 @@ def decide(
 def afforded(steps: float, env: Described, episodes: int | None = None) -> int:
     """How many episodes may certify: those asked for, or what a share of the training's steps makes."""
     if episodes is not None:
+        stats.check_episodes(episodes)
         return episodes
     on_device = AFFORDED_ON_CPU if jax.default_backend() == "cpu" else AFFORDED_ON_ACCELERATORS
     share = AFFORDED if isinstance(env, HostEnv) else on_device

@@ -131,6 +131,16 @@ def from_earlier_version(values: Sequence[Any], kind: str) -> Lane:
     return make_lane(int(seed), (found[kind].from_outage(outage),), outage, *rate)
 
 
+def require_home(policy: str, found: Json, asked: Json) -> None:
+    """Raise where a policy file says other things of itself than the run that it lies in."""
+    for name, value in asked.items():
+        if found[name] != value:
+            raise UserError(
+                f"the policy file {policy} was copied in from elsewhere: its {name} is not that of this run; put back "
+                "the run's own, or train it again"
+            )
+
+
 def _listed(given: Numbers, otherwise: list[float]) -> list[float]:
     """What was asked for, each once."""
     numbers = otherwise if given is None else given if isinstance(given, Sequence) else [given]
