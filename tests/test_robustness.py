@@ -137,7 +137,7 @@ def test_names_of_lanes_tell_every_pair_of_numbers_apart(fake, tmp_path):
 @pytest.mark.large
 @pytest.mark.parametrize("series", [name for name in kills.SERIES if name != "sweep, Ray"])
 def test_two_kills_lose_nothing(series, tmp_path):
-    assert kills.endure(series, tmp_path, 2, random.Random(7))[1] == kills.SAME
+    assert kills.endure(cli.main, series, tmp_path, 2, random.Random(7))[1] == kills.SAME
 
 
 @pytest.mark.large

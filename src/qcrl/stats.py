@@ -138,6 +138,14 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
+def check_episodes(episodes: float) -> None:
+    """Raise where nobody can run so many."""
+    if not 1 <= episodes <= MOST_EPISODES or episodes != int(episodes):
+        raise UserError(
+            f"episodes is {episodes}, but must be a whole number from 1 to {MOST_EPISODES:g}; 1000 is a good start"
+        )
+
+
 def _check_counts(outages: int, episodes: int, confidence: float) -> None:
     if episodes < 1:
         raise UserError(f"episodes is {episodes}, but at least one episode is needed; run some first")

@@ -5,7 +5,6 @@ All that algorithms share is here: the state around theirs, the freezing of a la
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -80,13 +79,13 @@ class Algorithm:
                 choices = ", ".join(map(str, get_args(hint)))
                 raise UserError(f"{name} is {getattr(self, name)!r}, but must be one of {choices}")
         self.require("be at least 1", lambda x: x >= 1, "num_envs", "steps_per_env", "window")
-        self.require("be finite and greater than 0", lambda x: 0 < x < math.inf, "learning_rate")
-        whole = [field.name for field in dataclasses.fields(self) if isinstance(getattr(self, field.name), int)]
-        self.require("be below 2147483648", lambda x: x < 2**31, *whole, "steps_per_iteration")
+        self.require("be greater than 0", lambda x: x > 0, "learning_rate")
+        self.require("be below 2147483648", lambda x: x < 2**31, "steps_per_iteration")
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, tuple) and any(isinstance(each, int) and each >= 2**31 for each in value):
-                raise UserError(f"{field.name} is {value}, but each must be below 2147483648")
+            for each in value if isinstance(value, tuple) else (value,):
+                if (what := out_of_range(each)) and each != field.default:
+                    raise UserError(f"{field.name} is {value}, but must {what}")
 
     def require(self, what: str, holds: Callable[[Any], bool], *names: str) -> None:
         """Raise where one of these fields does not hold."""
@@ -318,6 +317,15 @@ class Algorithm:
             if isinstance(constraint, Outage):
                 over.append(costs > constraint.limit)
         return found | ({"outage_any": jnp.mean(reduce(or_, over), where=valid)} if len(over) > 1 else {})
+
+
+def out_of_range(value: object) -> str:
+    """What a number must be to have a place in single precision; nothing where it has. Infinity has none."""
+    if isinstance(value, int) and abs(value) >= 2**31:
+        return "be below 2147483648 in size"
+    if isinstance(value, float) and value != 0 and not 1e-37 <= abs(value) <= 1e38:
+        return "be finite, and 0 or between 1e-37 and 1e38 in size"
+    return ""
 
 
 def raw_key(key: Array) -> Array:

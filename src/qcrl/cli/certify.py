@@ -11,7 +11,7 @@ from qcrl.kinds import Settings
 if TYPE_CHECKING:
     from qcrl.runs.folder import Run
 
-THE_RUN_S = -1.0
+THE_RUN_S = object()
 """Where --promise has no number: what the run was trained to promise, or for."""
 
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from qcrl.runs.folder import load
 
     run = load(options.pop("run"))
-    if args.promise == THE_RUN_S:
+    if args.promise is THE_RUN_S:
         options["promise"] = run.config.get("promise", {}).get("probability", run.lanes[0].probability)
     options = {name: value for name, value in options.items() if value is not None and value is not False}
     if "promises" in options:

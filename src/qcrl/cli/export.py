@@ -35,7 +35,9 @@ def run(args: argparse.Namespace) -> int:
 
         export(policy, path)
     else:
-        path.write_bytes(found.policy_file(found.lane(args.seed, args.probability, args.limit)).read_bytes())
+        from qcrl.runs.checkpoints import write_file
+
+        write_file(path, found.policy_file(found.lane(args.seed, args.probability, args.limit)).read_bytes())
     print(f"{path}: {policy!r}")
     print(f"It must be told of the step before: {' and '.join(policy.needs) or 'nothing'}.")
     return 0

@@ -3,6 +3,7 @@
 import jax
 from scipy.stats import norm
 
+from qcrl import stats
 from qcrl.constraints import Constraint, Outage, Together
 from qcrl.envs.base import Described
 from qcrl.errors import UserError
@@ -27,6 +28,7 @@ MOST_AFFORDED = 200_000
 def afforded(steps: float, env: Described, episodes: int | None = None) -> int:
     """How many episodes may certify: those asked for, or what a share of the training's steps makes."""
     if episodes is not None:
+        stats.check_episodes(episodes)
         return episodes
     on_device = AFFORDED_ON_CPU if jax.default_backend() == "cpu" else AFFORDED_ON_ACCELERATORS
     share = AFFORDED if engine_of(env) == "host" else on_device

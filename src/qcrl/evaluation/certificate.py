@@ -5,22 +5,27 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any
 
 from qcrl.constraints import Constraint, Outage, from_dict
 from qcrl.errors import UserError
 from qcrl.evaluation.evaluate import write_json
 from qcrl.evaluation.plan import Plan
 from qcrl.kinds import Json
+from qcrl.runs import shapes
 from qcrl.runs.folder import Run
 from qcrl.runs.lane import Lane
 
-OPTIONAL = ("at_run_time", "constraints")
-"""What applies to some certificates only."""
+LONGEST_KEY = 2**16
+"""Bytes of a file that may be a key."""
 SEALS = ("sha256", "signature")
 """What the hash does not cover."""
-NUMBERS: dict[Any, Any] = {float: (float, int), float | None: (float, int, type(None)), Json | None: (dict, type(None))}
-"""What JSON may hold for a field of that type."""
+
+
+class NotWhole(UserError):
+    """A file that is no certificate, or no longer one: nothing in it holds."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True)
@@ -114,8 +119,7 @@ class Certificate:
 
     def digest(self) -> str:
         """The hash of everything that is asserted."""
-        content = {name: value for name, value in asdict(self).items() if name not in SEALS}
-        return canonical_hash({name: value for name, value in content.items() if value or name not in OPTIONAL})
+        return canonical_hash({name: value for name, value in asdict(self).items() if name not in SEALS})
 
     @property
     def whole(self) -> bool:
@@ -191,25 +195,18 @@ def earlier_certificates(run: Run, lanes: Sequence[Lane]) -> list[Certificate]:
 
 def read_certificate(file: str | Path) -> Certificate:
     """The certificate in this file; anything else is a user's mistake."""
+    advice = "certify the policy again"
     try:
-        content = json.loads(Path(file).read_text())
-    except OSError as error:
-        raise UserError(f"cannot read {file} ({error.strerror}); give the file of a certificate") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is torn: it is not JSON ({error}); certify the policy again") from None
-    hints = get_type_hints(Certificate)
-    names = [each.name for each in fields(Certificate)]
-    for name in names:
-        value = content.get(name) if isinstance(content, dict) else None
-        if name in OPTIONAL and value is None:
-            continue
-        kind = NUMBERS.get(hints[name]) or get_origin(hints[name]) or hints[name]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise UserError(f"{file} is no whole certificate: its {name} is {value!r}; certify the policy again")
-    try:
-        return Certificate(**{name: content[name] for name in names if name in content})
-    except TypeError as error:
-        raise UserError(f"{file} is no whole certificate ({error}); certify the policy again") from None
+        content = shapes.read_json(Path(file), Certificate, advice)
+    except FileNotFoundError:
+        raise UserError(f"there is no file {file}; give the file of a certificate") from None
+    except shapes.Damaged as error:
+        raise NotWhole(str(error)) from None
+    names = {each.name for each in fields(Certificate)}
+    for name in sorted(names ^ content.keys()):  # what has a default here must be in the file all the same
+        what = "is missing" if name in names else "is nothing that a certificate holds"
+        raise NotWhole(f"{file} is no whole certificate: its {name} {what}; {advice}")
+    return Certificate(**content)
 
 
 def sign(digest: str, key: str | Path) -> Json:
@@ -249,7 +246,8 @@ def _read_key(file: str | Path) -> Any:
     from cryptography.hazmat.primitives.asymmetric import ed25519
 
     try:
-        content = Path(file).read_bytes()
+        with open(file, "rb") as opened:  # perhaps a pipe
+            content = opened.read(LONGEST_KEY)
     except OSError as error:
         raise UserError(f"cannot read {file} ({error.strerror}); give a PEM file with an Ed25519 key") from None
     try:

@@ -60,6 +60,7 @@ class Asked(NamedTuple):
             expected, power = self.expected or 0.0, self.power or POWER
             return plans.planned(self.promise, error, expected, power, self.sequential)
         least = stats.episodes_needed(self.promise, 1 - error)
+        stats.check_episodes(max(self.episodes, 1))
         if self.episodes < least:
             raise UserError(
                 f"episodes is {self.episodes}, but even without any outage an outage of {self.promise:g} cannot be "

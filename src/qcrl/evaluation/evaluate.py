@@ -33,6 +33,7 @@ from qcrl.runs.lane import Lane, Numbers, by_setting, from_dict
 from qcrl.sampling import compilation_cache
 from qcrl.sampling.play import Totals, engine_of, play
 from qcrl.sampling.play.seeds import Played, Seed
+from qcrl.stats import check_episodes
 from qcrl.version import __version__
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -130,8 +131,7 @@ class Player:
 
     def __call__(self, lanes: Sequence[Lane], episodes: int, purpose: str, episode_seed: int) -> dict[Lane, Results]:
         """Episodes for different purposes, or of different lanes, share no random numbers."""
-        if episodes != int(episodes) or episodes < 1:
-            raise UserError(f"episodes is {episodes}, but must be a whole number from 1 on; 1000 is a good start")
+        check_episodes(episodes)
         if episode_seed < 0:
             raise UserError(f"episode_seed is {episode_seed}, but must be a whole number from 0 on")
         policies = [self.run.policy_of(lane) for lane in lanes]
@@ -175,6 +175,7 @@ class Player:
         batch: int | None = None,
     ) -> list[Totals]:
         """So many episodes of each policy, from number `first` of its seed on."""
+        check_episodes(episodes)
         for policy in policies:
             name = policy.info["name"]
             if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(policy.state)):
@@ -210,7 +211,7 @@ def choose_lanes(run: Run, seed: int | None = None, probability: Numbers = None,
         missing = [value for value in values if value not in known]
         if missing:
             listed = ", ".join(f"{each:g}" for each in known)
-            raise UserError(f"{run.path} has no {name} {missing[0]:g}; it was trained with {listed}")
+            raise UserError(f"{run.path} has no {name} {missing[0]}; it was trained with {listed}")
     lanes = [lane for lane in run.lanes if all(getattr(lane, name) in values for name, values in given.items())]
     if not lanes:
         asked = ", ".join(f"{name} {value:g}" for name, values in given.items() for value in values)

@@ -128,8 +128,10 @@ def collect(folders: Iterable[Path]) -> list[Found]:
 
 def _settings(folder: Path) -> Iterable[Found]:
     config = load(folder).config
-    training = read_columns(whole(folder / "metrics.csv"))
-    fresh = read_columns(whole(folder / "evaluation.csv")) if (folder / "evaluation.csv").exists() else {}
+    lane = ("seed", "probability", "limit")
+    training = read_columns(whole(folder / "metrics.csv"), (*lane, *METRICS))
+    thin = (folder / "evaluation.csv").exists()
+    fresh = read_columns(whole(folder / "evaluation.csv"), (*lane, *EVALUATION)) if thin else {}
     if fresh and (lost := _lanes(training) - _lanes(fresh)):
         raise UserError(f"{folder / 'evaluation.csv'} lacks {len(lost)} lanes of metrics.csv; evaluate them all")
     for probability, limit in dict.fromkeys(zip(training["probability"].tolist(), training["limit"].tolist())):

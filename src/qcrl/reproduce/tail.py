@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
+from qcrl.errors import UserError
 from qcrl.kinds import Json, Settings
 from qcrl.reproduce.claims import CONFIDENCE, Claim, Comparison, judge
 from qcrl.reproduce.results import Found, whole
@@ -54,14 +55,24 @@ def read(found: Sequence[Found]) -> list[Tails]:
     for folder in dict.fromkeys(each.folder for each in found):
         if not (folder / "tail.csv").exists():
             continue
-        curves, models = (_by_lane(folder / name) for name in ("rollouts.csv", "tail.csv"))
-        for lane, rows in models.items():
-            names = dict.fromkeys(row["model"] for row in rows)
-            numbers = {
-                name: _numbers([row for row in rows if row["model"] == name], "level quantile above reached")
-                for name in names
-            }
-            tails.append(Tails(lane[-1], _numbers(curves[lane], "level quantile"), numbers))
+        try:
+            tails += _tails(folder)
+        except (LookupError, TypeError, ValueError, csv.Error) as error:
+            what = f"rollouts.csv and tail.csv in {folder} are not tables of tails ({error!r})"
+            raise UserError(f"{what}; make the thin results again") from None
+    return tails
+
+
+def _tails(folder: Path) -> list[Tails]:
+    curves, models = (_by_lane(folder / name) for name in ("rollouts.csv", "tail.csv"))
+    tails = []
+    for lane, rows in models.items():
+        names = dict.fromkeys(row["model"] for row in rows)
+        numbers = {
+            name: _numbers([row for row in rows if row["model"] == name], "level quantile above reached")
+            for name in names
+        }
+        tails.append(Tails(lane[-1], _numbers(curves[lane], "level quantile"), numbers))
     return tails
 
 

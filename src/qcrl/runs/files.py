@@ -1,5 +1,6 @@
 """Files of arrays as they are read: whole, unchanged, and without JAX."""
 
+import errno
 import json
 import zlib
 from pathlib import Path
@@ -12,6 +13,13 @@ from qcrl.kinds import Json
 
 class Torn(Exception):
     """A file that was not written completely, or was changed since."""
+
+
+def plain(path: Path) -> Path:
+    """The path, unless a device or a pipe is there: to read it might never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is not a plain file")
+    return path
 
 
 def read_info(path: Path) -> Json:
@@ -37,7 +45,7 @@ def checksum(info: Json, tensors: dict[str, np.ndarray]) -> str:
 
 def _read(path: Path, arrays: bool) -> tuple[Json, dict[str, np.ndarray]]:
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(plain(path), framework="numpy") as file:
             names = file.keys() if arrays else ()
             metadata = json.loads(file.metadata()["qcrl"])
             if not isinstance(metadata["info"], dict) or not isinstance(metadata["checksum"], str):

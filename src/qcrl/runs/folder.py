@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qcrl.envs.base import Description
 from qcrl.errors import UserError
 from qcrl.kinds import Json
 from qcrl.runs import checkpoints, shapes
-from qcrl.runs.lane import Lane, from_dict, from_earlier_version
+from qcrl.runs.files import plain
+from qcrl.runs.lane import Lane, from_dict, from_earlier_version, require_home
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -137,23 +139,28 @@ class Run:
         if backend == "jax":
             return self.policy_of(lane)
         check_format(self.path, self.config)
-        return Policy.load(self.policy_file(lane), backend)
+        path = self.policy_file(lane)
+        policy = Policy.load(path, backend)
+        home = {"lane": lane.trained or lane, "environment": Description.from_dict(self.config["environment"])}
+        require_home(path.stem, {"lane": from_dict(policy.info), "environment": policy.env}, home)
+        return policy
 
     @property
     def certificates(self) -> list[Json]:
         """What the certificates in the folder say, the newest attempt last."""
-        found = [shapes.read_json(path, Json, "certify again") for path in sorted(self.path.glob("certificate-*.json"))]
-        return sorted(found, key=lambda each: each.get("attempt", 0))
+        paths = sorted(self.path.glob("certificate-*.json"))
+        found = [shapes.read_json(path, shapes.Certified, "certify the policy again") for path in paths]
+        return sorted(found, key=lambda each: each["attempt"])
 
     def promised(self, probability: Pick = None, limit: Pick = None) -> "JaxPolicy":
         """The policy that a promise was certified of, the newest one of that probability and limit."""
         from qcrl.runs.jax_policy import load  # not above: to read tables, no algorithm is needed
 
         for certificate in reversed(self.certificates):
-            path = self.path / str(certificate.get("policy"))
+            path = self.path / certificate["policy"]
             asked = {"probability": probability, "limit": limit}
-            fits = all(value in (None, certificate.get(name)) for name, value in asked.items())
-            if fits and certificate.get("verdict") == "certified" and path.is_file():
+            fits = all(value in (None, certificate[name]) for name, value in asked.items())
+            if fits and certificate["verdict"] == "certified" and path.is_file():
                 policy = load(path)
                 policy.require_home(self.config, from_dict(policy.info))
                 return policy
@@ -230,7 +237,7 @@ def read_columns(path: Path, required: Sequence[str] = ()) -> dict[str, np.ndarr
     """The columns of a CSV file of numbers. Its last row may be torn: a training may be writing it."""
     advice = "give the folder of a run that has trained, or a file like its metrics.csv"
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(plain(path), newline="", encoding="utf-8") as file:
             rows = [(rows.line_num, row) for rows in [csv.reader(file)] for row in rows]
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}); {advice}") from None

@@ -44,12 +44,7 @@ class JaxPolicy(Policy):
         asked = {"lane": own, "environment": Description.from_dict(config["environment"])}
         if "algorithm" in config:
             asked["algorithm"] = hyperparameters.from_json(config["algorithm"])
-        for name, value in asked.items():
-            if found[name] != value:
-                raise UserError(
-                    f"the policy file {self.info['name']} was copied in from elsewhere: its {name} is not that of this "
-                    "run; put back the run's own, or train it again"
-                )
+        lane.require_home(self.info["name"], found, asked)
 
     @property
     def constraint(self) -> Constraint:

@@ -6,7 +6,7 @@ from typing import Any
 
 from qcrl import constraints as kinds
 from qcrl.constraints import REPORTED_PROBABILITY, Constraint, Outage
-from qcrl.errors import check_name
+from qcrl.errors import UserError, check_name
 from qcrl.kinds import Json, Number
 
 Column = int | float
@@ -127,6 +127,16 @@ def from_earlier_version(values: Sequence[Any], kind: str) -> Lane:
     outage = kinds.Outage(limit, probability)
     check_name("constraint", kind, kinds.known())
     return make_lane(int(seed), (kinds.known()[kind].from_outage(outage),), outage, *rate)
+
+
+def require_home(policy: str, found: Json, asked: Json) -> None:
+    """Raise where a policy file says other things of itself than the run that it lies in."""
+    for name, value in asked.items():
+        if found[name] != value:
+            raise UserError(
+                f"the policy file {policy} was copied in from elsewhere: its {name} is not that of this run; put back "
+                "the run's own, or train it again"
+            )
 
 
 def _listed(given: Numbers, otherwise: list[float]) -> list[float]:

@@ -12,6 +12,7 @@ import numpy as np
 from qcrl.envs.host.products import Product
 from qcrl.errors import UserError
 from qcrl.kinds import Json
+from qcrl.runs.checkpoints import write_file
 from qcrl.runs.forward import FORBIDDEN, LOG_STD_RANGE, Known, NetworkForward, SoftForward, one_hots
 from qcrl.runs.numpy_policy import NumpyPolicy
 
@@ -75,7 +76,7 @@ def export(policy: NumpyPolicy, path: Path) -> None:
     distance = compare(policy, model.SerializeToString())
     if not distance <= TOLERANCE:
         raise UserError(f"onnxruntime acts {distance:g} away from NumPy, so nothing was written; please report this")
-    path.write_bytes(model.SerializeToString())
+    write_file(path, model.SerializeToString())
 
 
 def build(policy: NumpyPolicy) -> Any:

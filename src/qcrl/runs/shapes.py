@@ -7,6 +7,7 @@ from typing import Annotated, NotRequired, Required, TypedDict
 
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Tree
+from qcrl.runs.files import plain
 
 try:
     import msgspec
@@ -177,17 +178,31 @@ class Checkpoint(TypedDict):
     sizes: NotRequired[dict[str, Count]]
 
 
+class Certified(TypedDict):
+    """What a run is asked of its certificates; `evaluation.certificate` knows all that they hold."""
+
+    verdict: Name
+    policy: Name
+    attempt: Size
+    probability: Probability
+    limit: Limit
+
+
+class Damaged(UserError):
+    """A file that is there, but holds something else than it should."""
+
+
 def read_json(path: Path, shape: Tree, advice: str) -> Json:
     """The content of a JSON file of this shape; anything else is a mistake with the file, the key and what to do."""
     try:
-        text = path.read_bytes()
+        text = plain(path).read_bytes()
         content = json.loads(text) if msgspec is None else msgspec.json.decode(text)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}); {advice}") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: it is not JSON ({error}); {advice}") from None
+        raise Damaged(f"{path} cannot be read: it is not JSON ({error}); {advice}") from None
     check(content, shape, path, advice)
     return content
 
@@ -199,7 +214,7 @@ def check(content: Tree, shape: Tree, source: object, advice: str) -> None:
     try:
         msgspec.convert(content, shape, strict=True)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{source} cannot be read: {_explain(str(error))}; {advice}") from None
+        raise Damaged(f"{source} cannot be read: {_explain(str(error))}; {advice}") from None
 
 
 def _explain(text: str) -> str:

@@ -18,6 +18,7 @@ from qcrl.errors import UserError
 from qcrl.quantiles import grid
 from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.sampling.play.host import Moment, play_on_host
+from qcrl.stats import check_episodes
 from qcrl.tails import rate
 
 SEED = [0, *b"show"]
@@ -78,8 +79,7 @@ def choose(
     for name in which:
         if name not in CHOICES:
             raise UserError(f"episode is {name!r}; choose one of {', '.join(CHOICES)}")
-    if episodes < 1:
-        raise UserError(f"episodes is {episodes}, but at least one is needed; give a larger number")
+    check_episodes(episodes)
     count, done = episodes if set(which) != {"first"} else 1, 0
 
     def tell(more: float) -> None:

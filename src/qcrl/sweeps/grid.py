@@ -17,6 +17,7 @@ from qcrl.constraints import Constraint, Outage, Together, from_dict, together
 from qcrl.envs.find import find
 from qcrl.errors import UserError, check_name
 from qcrl.kinds import Json, Settings
+from qcrl.runs.files import plain
 from qcrl.training.checks import MOST_LANES, all_trained_under
 
 
@@ -90,10 +91,12 @@ Where = Callable[..., str]
 def read_grid(path: str | Path) -> list[Cell]:
     """The cells of a grid file."""
     try:
-        text = Path(path).read_text()
+        text = plain(Path(path)).read_text(encoding="utf-8")
         content = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read ({error}); give the file of a grid") from None
+    except RecursionError:
+        raise UserError(f"{path} is not a grid: it is nested too deeply; give the file of a grid") from None
     except tomllib.TOMLDecodeError as error:
         problem = str(error).replace("end of document", f"line {text.rstrip().count(chr(10)) + 1}, the end of the file")
         raise UserError(f"{path} is not a TOML file: {problem}; mend that line") from None

@@ -7,7 +7,7 @@ from itertools import islice
 from operator import index
 
 from qcrl.algos import replay_buffer
-from qcrl.algos.algorithm import Algorithm
+from qcrl.algos.algorithm import Algorithm, out_of_range
 from qcrl.algos.find import DEFAULT_STEPS, default_preset, find, name_of
 from qcrl.algos.multiplier import episode_window
 from qcrl.constraints import Constraint, Outage, Together, together
@@ -29,8 +29,10 @@ def learning_rates(overrides: Settings) -> tuple[Settings, list[float]]:
     given = overrides.get("learning_rate")
     if not isinstance(given, list | tuple):
         return overrides, []
-    if not given or not all(isinstance(rate, int | float) and rate > 0 for rate in given):
-        raise UserError(f"learning_rate is {given}, but each must be a number above 0; give one or a list of them")
+    if not given or not all(isinstance(rate, int | float) and rate > 0 and not out_of_range(rate) for rate in given):
+        raise UserError(
+            f"learning_rate is {given}, but each must be a finite number above 0; give one or a list of them"
+        )
     rest = {name: value for name, value in overrides.items() if name != "learning_rate"}
     return rest | {"learning_rate": given[0]}, [float(rate) for rate in given] if len(given) > 1 else []
 

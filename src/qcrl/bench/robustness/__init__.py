@@ -14,13 +14,13 @@ from qcrl.errors import UserError
 from qcrl.kinds import Tree
 
 Main = Callable[[list[str]], int]
-KINDS = ("file", "option", "environment")
+KINDS = ("file", "option", "command", "environment")
 HEADROOM = 8 * 2**30
 """Bytes that the cases may take beyond what is there at their start: one must not end them all."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cases", type=count, default=600, help="files, and half as many options (default: 600)")
+    parser.add_argument("--cases", type=count, default=600, help="files; half as many options each (default: 600)")
     parser.add_argument("--seed", type=int, default=0, help="of the cases (default: 0)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="(default: all)")
 
@@ -77,6 +77,22 @@ def options(main: Main, folder: Path, cases: int, seed: int) -> Iterator:
             yield attempts.try_options(main, folder, name, given)
 
 
+def commands(main: Main, folder: Path, cases: int, seed: int) -> Iterator:
+    """Other commands with one option of any value."""
+    from qcrl.bench.robustness import cases as attempts
+    from qcrl.bench.robustness import damage
+
+    base = attempts.trained(folder / "commands")
+    every = [
+        (name, f"--{option}={value}")
+        for name, kinds in attempts.OPTIONS.items()
+        for own, values in zip(kinds, (damage.COUNTS, damage.SHARES, damage.TEXTS))
+        for option, value in itertools.product(own, values)
+    ]
+    for name, option in random.Random(seed).sample(every, min(cases // 2, len(every))):
+        yield attempts.try_command(main, base, folder, name, option)
+
+
 def environments(main: Main, folder: Path, cases: int, seed: int) -> Iterator:
     """Every environment of the zoo, by every command that runs one."""
     from qcrl import Outage, train
@@ -89,7 +105,7 @@ def environments(main: Main, folder: Path, cases: int, seed: int) -> Iterator:
         yield attempts.try_environment(folder, sound, name, command)
 
 
-CASES = {"file": files, "option": options, "environment": environments}
+CASES = {"file": files, "option": options, "command": commands, "environment": environments}
 
 
 def drawn(strategy: Tree, how_many: int, seed: int) -> list:

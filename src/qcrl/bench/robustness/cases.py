@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import shutil
+import signal
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ SMALL: Settings = {"num_envs": 2, "steps_per_env": 40, "chunk_length": 10, "hidd
 """Settings that train within a second."""
 Main = Callable[[list[str]], int]
 """The command line."""
+PATIENCE = 300
+"""Seconds that a case may take."""
 OUTCOMES = ("fine", "refused", "traceback", "accepted", "lost")
 BAD = OUTCOMES[2:]
 READ = {
@@ -48,20 +51,33 @@ class Outcome(NamedTuple):
 
 
 def attempt(action: Callable[[], object]) -> tuple[int | None, str]:
-    """Exit code and output of something that a user might do; no code where it ended in a traceback."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        try:
+    """Exit code and output of something that a user might do; no code where it ended in a traceback, or not at all."""
+    out, late = io.StringIO(), []
+
+    def stop(*_: object) -> None:
+        late.append("it did not end")
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(PATIENCE)
+    code: object = None
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             code = action()
-        except UserError as error:
-            return error.exit_code, str(error)
-        except BaseException:
-            return None, traceback.format_exc()
+    except UserError as error:
+        code, _ = error.exit_code, out.write(str(error))
+    except BaseException:
+        return None, "".join([traceback.format_exc(), *late])
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    if late:
+        return None, f"{out.getvalue()}\n{late[0]} within {PATIENCE} seconds"
     return (code if isinstance(code, int) else 0), out.getvalue()
 
 
 def judge(name: str, code: int | None, text: str, refuse: bool, lost: bool) -> Outcome:
-    if code is None or code not in (0, 1, 2, 130, 143) or "Traceback" in text:
+    if code not in (0, 1, 2) or "Traceback" in text:
         return Outcome("traceback", name, text)
     if lost:
         return Outcome("lost", name, text)
@@ -150,8 +166,59 @@ def try_options(main: Main, scratch: Path, algorithm: str, options: list[str]) -
 
     with untrained():
         code, text = attempt(action)
-    refuse = any(option.partition("=")[2] in ("nan", "x", "") for option in options)
+    refuse = any(never(*option.removeprefix("--").split("=")) for option in options)
     return judge(f"{algorithm} {' '.join(options)}", code, text, refuse, lost=False)
+
+
+COMMANDS = {
+    "evaluate": "RUN --episodes=3",
+    "certify": "RUN --promise=0.9 --episodes=20",
+    "plot": "RUN --out=OUT.png",
+    "report": "RUN --replays --episodes=1 --out=OUT.html",
+    "render": "RUN --episodes=1 --out=OUT.gif",
+    "export": "RUN --out=OUT.onnx",
+    "check-env": f"{zoo.__name__}:Sound --episodes=2 --steps=30",
+}
+"""Commands besides `train`, as they are quick."""
+OPTIONS = {
+    "evaluate": (("seed", "episodes", "processes", "episode-seed"), ("probability", "limit"), ("engine",)),
+    "certify": (
+        ("seed", "episodes", "processes", "selection-episodes"),
+        ("probability", "limit", "promise", "promises", "expected", "power", "confidence"),
+        ("engine", "key", "verify"),
+    ),
+    "plot": ((), (), ("kind", "out")),
+    "report": (("episodes",), (), ("replays", "engine", "out")),
+    "render": (("seed", "episodes"), ("probability", "limit"), ("engine", "episode", "out")),
+    "export": ((), ("seed", "probability", "limit"), ("format", "out")),
+    "check-env": (("episodes", "steps", "seed"), (), ("cost",)),
+}
+"""Their options that have a value: those that count, other numbers, and texts."""
+
+
+def try_command(main: Main, base: Path, scratch: Path, command: str, option: str) -> Outcome:
+    """A command with one option that may have any value. It changes nothing of the run but its own results."""
+    run, made = scratch / "run", scratch / "made"
+    for folder in (run, made):
+        shutil.rmtree(folder, ignore_errors=True)
+    made.mkdir()
+    shutil.copytree(base, run)
+    before = contents(run)
+    words = COMMANDS[command].replace("RUN", str(run)).replace("OUT", str(made / "it")).split()
+    with contextlib.chdir(made):
+        code, text = attempt(lambda: main([command, *words, option]))
+    own, after = ("evaluation-", "certificate-", "policies/promised"), contents(run)
+    lost = any(after.get(path) != before[path] for path in before if not path.startswith(own))
+    name, _, value = option.removeprefix("--").partition("=")
+    refuse = name not in OPTIONS[command][2] and value in ("nan", "inf", "-inf", "x", "", "-1")
+    return judge(f"{command} {option}", code, text, refuse, lost)
+
+
+def never(name: str, value: str) -> bool:
+    """Whether no option of this name may have this value."""
+    if value in ("1e300", "1e-300"):  # seconds may be any; and a limit that is nearly 0
+        return name not in ("checkpoint-interval", "step-timeout") and (name, value) != ("limit", "1e-300")
+    return value in ("nan", "x", "", "-inf", "-1e300")
 
 
 def try_environment(scratch: Path, sound: Path, name: str, command: str) -> Outcome:

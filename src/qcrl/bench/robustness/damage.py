@@ -16,6 +16,12 @@ ODD: tuple[Tree, ...] = (None, True, -1, 0, 3, 1e300, 10**30, "", "x", "os:abort
 """What stands where something else should."""
 WHOLE = (b"", b"{}", b"[]", b"null", b"0", b'"x"', b"\xff\xfe\x00", b"[" * 3000, b"{" * 3000, b"NaN", b"\x00" * 100)
 """What stands in place of a whole file."""
+COUNTS = ("-1", "0", "1", "3", "4294967296", "1000000000", "9" * 400, "nan", "inf", "x", "")
+SHARES = ("-1", "0", "1", "0.5", "1e300", "1e-300", "nan", "inf", "-inf", "x", "", "9" * 400)
+TEXTS = (
+    *("", "é", "\udcff", "9" * 400, "../..", "/", ".", "/dev/null", "/dev/full", "$x^", "a" * 5000, "it.html"),
+    *("nowhere/it.png", "it.gif", "it.onnx", "it.safetensors", "nan", "os:abort", "[", "-"),
+)
 NUMBERS = (
     *("-1", "0", "0.5", "1", "7", "1e9", "1e18", "1e300", "-1e300", "inf", "-inf", "nan", "1e-300", ""),
     *("x", "none", "true", "1,2", "[]"),

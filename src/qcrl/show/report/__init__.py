@@ -27,6 +27,7 @@ from qcrl.show import curves as analysis
 from qcrl.show import episode as replay
 from qcrl.show.curves import Curves, Evaluation
 from qcrl.show.figures import KINDS, SPREAD, TITLES
+from qcrl.stats import check_episodes
 from qcrl.version import __version__
 
 CURVE_POINTS = 400
@@ -54,6 +55,7 @@ def report(
         raise UserError(f"cannot write {out}: a report's name must end in .html; give such a name with --out")
     if engine not in ENGINES:
         raise UserError(f"there is no engine {engine!r}; the engines are {', '.join(ENGINES)}")
+    check_episodes(episodes)
     made = page(content(paths, replays, episodes, engine, progress))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,9 @@ class TensorBoard:
         try:
             from tensorboardX.event_file_writer import EventsWriter
             from tensorboardX.proto.event_pb2 import Event
-        except ImportError:
-            warnings.warn("tensorboardX is not installed, so no TensorBoard events are written", stacklevel=2)
+        except Exception as error:  # not installed, or something broken that it looks for
+            what = "is not installed" if isinstance(error, ImportError) else f"cannot be imported ({error})"
+            warnings.warn(f"tensorboardX {what}, so no TensorBoard events are written", stacklevel=2)
             self.writer = None
         else:
             self.writer = EventsWriter(str(folder / "events"), suffix)
