@@ -64,6 +64,11 @@ def test_there_are_no_cycles_lazy_imports_included():
     assert not left
 
 
+def test_nothing_above_sampling_asks_where_an_environment_runs():
+    above = [name for name in FILES if name not in ("qcrl", "qcrl.version") and rank(name) < rank("qcrl.sampling")]
+    assert [name for name in above if re.search(r"isinstance\([^)]*HostEnv", FILES[name].read_text())] == []
+
+
 def test_no_module_is_too_long_and_no_line():
     assert [name for name, path in FILES.items() if len(path.read_text().splitlines()) > 350] == []
     lines = [line for path in FILES.values() for line in path.read_text().splitlines()]

@@ -110,7 +110,7 @@ class MultiplierSettings(Algorithm):
     gain_smoothing: float = 0.95
     """Decay of the running mean behind the proportional gain."""
     relative_gains: bool = False
-    """Gains count times the multiplier, which then needs an initial value above 0."""
+    """Gains count times the multiplier, which then needs an initial value above 0, and stays between 0.1 and 10,000."""
     integral_power: float = 1.0
     """With relative gains: the integral gain counts times this power of the multiplier; 1 moves it by factors."""
     target_margin: float = 0.0
