@@ -25,9 +25,8 @@ from qcrl.runs import checkpoints
 from qcrl.runs.folder import FORMAT
 from qcrl.runs.lane import Lane
 from qcrl.runs.policy import Policy
-from qcrl.sampling.play import device
+from qcrl.sampling.play import device, play
 from qcrl.sampling.play.device import play_on_device
-from qcrl.sampling.play.mujoco import play_in_mujoco
 from qcrl.sampling.play.seeds import key_words
 from qcrl.stats import outage_interval
 
@@ -186,7 +185,7 @@ def test_mujoco_gives_the_same_episodes_on_any_number_of_processes_and_those_of_
     policy = Policy.load(tmp_path / "policy.safetensors")
     stacked = lambda totals: np.column_stack([totals.returns, totals.costs])
     jobs = [(policy, 1), (policy, 2)]
-    one, two = ([stacked(each) for each in play_in_mujoco(jobs, env, 64, processes=n)] for n in (1, 2))
+    one, two = ([stacked(each) for each in play(jobs, env, 64, "mujoco", processes=n)] for n in (1, 2))
     np.testing.assert_array_equal(one, two)
     assert not np.array_equal(one[0], one[1])
     for ours, theirs in zip(stacked(play_on_device([(policy, 1)], env, 128)[0]).T, np.concatenate(one).T):

@@ -44,10 +44,10 @@ def play_in_mujoco(
     jobs: Sequence[tuple[Played, Seed]],
     env: Described,
     episodes: int,
-    deterministic: bool = False,
-    progress: Progress = lambda done: None,
-    processes: int | None = None,
-    first: int = 0,
+    deterministic: bool,
+    progress: Progress,
+    processes: int | None,
+    first: int,
 ) -> list[Totals]:
     """Exactly `episodes` of every policy, from number `first` on; how many processes there are changes no result."""
     task = getattr(env, "task", None)
