@@ -11,6 +11,8 @@ sys.path.insert(0, str(ROOT / "src"))
 
 LINK = re.compile(r"(\]\()((?:\.\./)+)((?:examples|results)/[^)#\s]+)")
 GLOSSARY = "reference/glossary.md"
+EVERYDAY = ("run", "cell", "replay")
+"""Words that pages also use as everybody does, so that a link would mislead."""
 OPENS = re.compile(r"<(a|code|pre|h\d|summary|figcaption|script|style)\b")
 SHARED = ("examples/*.py", "examples/*.toml", "results/*.md", "results/*.png", "results/*.csv")
 
@@ -72,7 +74,7 @@ def _meanings():
         r"^\| \*\*(.+?)\*\* \| (.*) \|$", (ROOT / "docs" / GLOSSARY).read_text(), re.MULTILINE
     ):
         plain = re.sub(r"`|\*|\[([^\]]*)\]\([^)]*\)", lambda found: found[1] or "", meaning).replace('"', "&quot;")
-        yield from ((word, plain) for word in words.split(", "))
+        yield from ((word, plain) for word in words.split(", ") if word not in EVERYDAY)
 
 
 def commands():
