@@ -2,8 +2,10 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -188,3 +190,21 @@ def test_a_verdict_that_is_stopped_says_that_the_run_is_saved(fake, tmp_path, mo
     monkeypatch.setattr(verdict, "verdict", stopped)
     assert cli.main(["train", "--resume", "--out", str(run.path)]) == 130
     assert f"stopped before the verdict; the trained run is saved in {run.path}" in capsys.readouterr().err
+
+
+class Interrupts:
+    """Ctrl-C arrives where Python drops exceptions."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_in_a_finalizer_stops_the_command(monkeypatch):
+    def run(arguments):
+        Interrupts()
+        for _ in range(500):
+            time.sleep(0.01)
+        return 0
+
+    monkeypatch.setattr(cli, "_run", run)
+    assert cli.main(["envs"]) == 130

@@ -33,7 +33,7 @@ steps = 1600
 episodes = 20
 seeds = 2
 max_lanes = 1
-overrides = {num_envs = 2, steps_per_env = 40, hidden_sizes = [8], minibatches = 1}
+overrides = {num_envs = 2, steps_per_env = 40, hidden_sizes = [8]}
 algorithms = ["cvar_pg"]
 """
 

@@ -1,5 +1,6 @@
 """The command line, a thin layer over the public names. A command is a file in cli/ and a line in COMMANDS."""
 
+import _thread
 import argparse
 import contextlib
 import difflib
@@ -7,7 +8,8 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import NoReturn
 
@@ -50,13 +52,31 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command. The exit code is 0 on success, 2 on a user's mistake, 1 where a training broke down."""
     _see_modules_here()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA comments on its cache; its errors are exceptions anyway
-    with unbreakable() as out:
+    with unbreakable() as out, _insisting():
         code = _guarded(sys.argv[1:] if argv is None else argv)
         out.flush()
         if isinstance(out.error, OSError) and out.error.errno == errno.ENOSPC:
             print("qcrl: what was to be printed could not be written: the disk is full", file=sys.stderr)
             return code or 2
         return code
+
+
+@contextlib.contextmanager
+def _insisting() -> Iterator[None]:
+    """Ctrl-C where Python drops exceptions, such as in a finalizer, stops the command all the same."""
+    before = sys.unraisablehook
+
+    def once_more(lost: "sys.UnraisableHookArgs") -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            threading.Timer(0.05, _thread.interrupt_main).start()
+        else:
+            before(lost)
+
+    sys.unraisablehook = once_more
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _see_modules_here() -> None:

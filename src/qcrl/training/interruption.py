@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one stops and saves, the second one aborts at once.
+"""Ctrl-C, SIGTERM and a terminal that is closed: the first one stops and saves, the second one aborts at once.
 
 An iteration on a device is let finish. One that steps environments in Python is broken off: it may take minutes.
 """
@@ -8,6 +8,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals that ask to stop; Windows has no SIGHUP."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -41,8 +44,9 @@ class Interruption:
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no signal handlers
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.previous[number] = signal.signal(number, self.handle)
+            for number in STOPPING:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+                    self.previous[number] = signal.signal(number, self.handle)
         return self
 
     def __exit__(self, *_: object) -> None:
