@@ -123,7 +123,7 @@ def test_wcsac_saves_and_resumes_where_an_environment_fails(tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["wcsac", "wcsac_weibull"])
 def test_off_policy_algorithms_refuse_choices_before_training(algorithm, tmp_path):
-    with pytest.raises(UserError, match=r"which has discrete actions.*use qcpo, ppo_lag or cvar_pg"):
+    with pytest.raises(UserError, match=r"which has discrete actions.*use outage_ppo, qcpo, ppo_lag or cvar_pg"):
         qcrl.train(algorithm, Nested, OUTAGE, out=tmp_path / "run", cost="penalty")
     assert not (tmp_path / "run").exists()
 
