@@ -294,7 +294,8 @@ def _words(candidates: Sequence[Candidate], measured: Sequence[Measured], choice
     names = [candidates[part].policy.stem for part in choice.parts]
     shares = [f"{name} in {weight:.0%} of episodes" for name, weight in zip(names, choice.weights)]
     chosen = names[0] if len(names) == 1 else " and ".join(shares)
+    among = f"Chosen among {len(measured)} policies" if len(measured) > 1 else "The only policy"
     return (
-        f"Chosen among {len(measured)} policies: {chosen}. While choosing, its outage was {choice.outage:.4f} and its "
+        f"{among}: {chosen}. While choosing, its outage was {choice.outage:.4f} and its "
         f"return {choice.mean_return:.2f}."
     )
