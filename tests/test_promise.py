@@ -1,6 +1,7 @@
 """From a promise to a certificate: targets, calibration, mixtures, advice, and how often the procedure is wrong."""
 
 import json
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ from qcrl.bench.certificates import simulate
 from qcrl.cli.main import main
 from qcrl.envs import make
 from qcrl.evaluation import plan as plans
-from qcrl.evaluation.aim import POWER, target
+from qcrl.evaluation.aim import POWER, afforded, aimed_by, target
 from qcrl.evaluation.calibrate import Measured, calibrate, choose, shortest
 from qcrl.evaluation.promise import HOPELESS, CannotCertify, keep
 from qcrl.evaluation.verify import verify
@@ -213,3 +214,11 @@ def test_calls_are_counted_beside_trainings_to_the_promise_and_go_on_where_they_
     file.write_text("\n".join(rows[:-1]) + "\n")
     assert main([*command, "--set", "scale=0"]) == 0
     assert file.read_text().splitlines() == rows
+
+
+def test_episodes_that_are_asked_for_count_where_the_length_of_an_episode_is_a_guess():
+    """A simulator in Python without a time limit: 1,000 steps an episode are assumed, so few would be afforded."""
+    env = SimpleNamespace(horizon=1000)
+    assert afforded(1e5, env, 10_000) == 10_000
+    assert aimed_by(10_000, 1e5, env) == 2_500
+    assert aimed_by(100, 1e5, env) == 25

@@ -40,6 +40,8 @@ def promise_of(args: argparse.Namespace, stored: Settings) -> float | None:
 
 def finish(run: "Run", outcome: "Outcome") -> int:
     """Say what came of the promise, and show the policy where that can be done."""
+    from qcrl.training.claim import trusting  # not above: --help need not wait for JAX
+
     certificate = outcome.certificate
     print(f"{outcome.text[0].upper()}{outcome.text[1:]}".rstrip(".") + ".")
     if certificate is not None:
@@ -50,7 +52,8 @@ def finish(run: "Run", outcome: "Outcome") -> int:
         _show(run)
     print(f"Run folder: {run.path}")
     if certificate is not None:
-        print(f"Next: qcrl certify --verify {run.path / certificate.file}, qcrl evaluate {run.path}")
+        trust = trusting(run.config)
+        print(f"Next: qcrl certify --verify {run.path / certificate.file}{trust}, qcrl evaluate {run.path}{trust}")
     return 0 if certificate is not None and certificate.verdict == "certified" else 1
 
 

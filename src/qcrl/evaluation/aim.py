@@ -36,8 +36,11 @@ def afforded(steps: float, env: Described, episodes: int | None = None) -> int:
 
 
 def aimed_by(episodes: int, steps: float, env: Described) -> int:
-    """Episodes that the target is computed for. On a CPU fewer than may certify, since small networks scatter more."""
-    fewer = max(1, int(AFFORDED * steps / env.horizon))
+    """Episodes that the target is computed for. On a CPU fewer than may certify, since small networks scatter more.
+
+    But a quarter at least: of an environment without a time limit the horizon is a guess, and many may be asked for.
+    """
+    fewer = max(1, int(AFFORDED * steps / env.horizon), episodes // 4)
     return min(episodes, fewer) if jax.default_backend() == "cpu" else episodes
 
 
