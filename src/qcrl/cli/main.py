@@ -63,14 +63,15 @@ def main(argv: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _insisting() -> Iterator[None]:
-    """Ctrl-C where Python drops exceptions, such as in a finalizer, stops the command all the same."""
+    """What Python drops, as in a finalizer: Ctrl-C stops the command all the same, anything else is one line."""
     before = sys.unraisablehook
 
     def once_more(lost: "sys.UnraisableHookArgs") -> None:
         if lost.exc_type is KeyboardInterrupt:
             threading.Timer(0.05, _thread.interrupt_main).start()
-        else:
-            before(lost)
+        else:  # one line: nothing ends by it
+            what = f"{getattr(lost.exc_type, '__name__', lost.exc_type)}: {lost.exc_value}"
+            print(f"warning: {what} was raised in {lost.object!r}, and is ignored", file=sys.stderr)
 
     sys.unraisablehook = once_more
     try:

@@ -6,6 +6,7 @@ from typing import Any
 
 from qcrl.envs import ENVIRONMENT_IDS, make
 from qcrl.envs.base import ONE_COST, Described, Environment
+from qcrl.envs.host.boundary import surrounded
 from qcrl.envs.host.costs import Costs
 from qcrl.envs.host.environment import HostEnv, open_host
 from qcrl.errors import UserError
@@ -31,6 +32,11 @@ def find(env: Any, cost: Costs = None) -> Described:
     """The environment that `env` means, with its costs from where `cost` says, or found."""
     if isinstance(env, HostEnv | Completed):
         return env
+    with surrounded(env if isinstance(env, str) else "the environment"):
+        return _find(env, cost)
+
+
+def _find(env: Any, cost: Costs) -> Described:
     own = isinstance(env, str) and env in ENVIRONMENT_IDS
     if own or (hasattr(env, "observation_size") and hasattr(env, "horizon")):
         found = make(env) if own else env

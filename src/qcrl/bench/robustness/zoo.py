@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import NoReturn
 
 import gymnasium
@@ -215,8 +214,15 @@ class OddSample(Sound):
     action_space = Actionless(-1.0, 1.0, (2,))  # type: ignore[assignment]
 
 
-class OddLimit(Sound):
-    spec = SimpleNamespace(max_episode_steps="many", id="Odd-v0")  # type: ignore[assignment]
+class NoSpec(Sound):
+    @property
+    def spec(self) -> NoReturn:  # type: ignore[override]
+        raise RuntimeError("no spec")
+
+
+class NoAttribute(Sound):
+    def __getattr__(self, name: str) -> NoReturn:
+        raise RuntimeError(f"no {name}")
 
 
 def unmade() -> NoReturn:
@@ -243,6 +249,8 @@ MADE: dict[str, Callable[[], GymEnv]] = {
     "has no observation space": NoSpace,
     "has no action space": NoAction,
     "has no random actions": OddSample,
+    "has no spec": NoSpec,
+    "has nothing else": NoAttribute,
     "cannot be closed": NoClose,
     "exits when it is closed": ExitingClose,
 }

@@ -5,7 +5,8 @@ Workers import this: it imports no JAX.
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -40,6 +41,17 @@ class guarded:
         if isinstance(error, UserError):
             raise BrokenEnvironment(f"{where}: {error}") from error
         raise BrokenEnvironment(f"{where}: it {self.did} {told(error)}; mend it") from error
+
+
+@contextmanager
+def surrounded(name: str) -> Iterator[None]:
+    """Around all that is done with an environment: what slips through between single calls is told as well."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise BrokenEnvironment(f"{name}: it raised {told(error)}; mend it") from error
 
 
 def told(error: BaseException) -> str:

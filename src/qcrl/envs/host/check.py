@@ -10,7 +10,7 @@ from qcrl.envs import ENVIRONMENT_IDS, TASKS
 from qcrl.envs.host import boundary, costs
 from qcrl.envs.host.boundary import Single
 from qcrl.envs.host.costs import Costs, CostSource, Info
-from qcrl.envs.host.environment import maker
+from qcrl.envs.host.environment import maker, time_limit
 from qcrl.envs.host.products import Product
 from qcrl.envs.host.spaces import check_observations, describe_actions, flatten, random_actions
 from qcrl.envs.host.values import number, shown
@@ -80,7 +80,8 @@ def check_env(
     make, name = _factory(env)
     checks: list[Check] = []
     try:
-        return _check_all(make, name, source, episodes, steps, seed, checks)
+        with boundary.surrounded(name):
+            return _check_all(make, name, source, episodes, steps, seed, checks)
     except BrokenEnvironment as error:
         return Report(name, [*checks, Check("runs without an error", False, str(error))], *np.zeros((3, 0)))
 
@@ -317,9 +318,9 @@ def _check_ends(played: list[Episode], env: GymEnv, steps: int) -> Iterator[Chec
     spread = f"{min(lengths)} to {max(lengths)} steps, {np.median(lengths):g} in the median"
     yield Check("episodes end", True, f"{len(whole)} episodes of {spread}")
     name = "time limits are reported as truncated"
-    limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
+    limit, limited = time_limit(env)
     cut = sum(episode.truncated for episode in whole)
-    if limit is not None and max(lengths) >= limit:
+    if limited and max(lengths) >= limit:
         silent = sum(n >= limit and not episode.truncated for n, episode in zip(lengths, whole))
         yield Check(name, not silent, f"{silent} of the episodes of {limit} steps, the limit, were not truncated")
     elif cut or min(lengths) < max(lengths) or len(whole) < 2:

@@ -155,7 +155,7 @@ def open_host(env: str | GymEnv, cost: Costs | CostSource = None) -> HostEnv:
     if make is not None:
         boundary.close(only, env_id)
     kept = None if make else only
-    limit = _time_limit(only)
+    limit = time_limit(only)
     return HostEnv(env_id, make, kept, space, size + masks, action_size, actions, source, found, *limit, masks)
 
 
@@ -168,7 +168,7 @@ def _masks(env: GymEnv, env_id: str, options: int) -> int:
         return 0 if boundary.read_mask(env, info) is None else options
 
 
-def _time_limit(env: GymEnv) -> tuple[int, bool]:
+def time_limit(env: GymEnv) -> tuple[int, bool]:
     """Steps of the longest episode, and whether the environment says so."""
     limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
     return (limit, True) if isinstance(limit, int) and limit > 0 else (ASSUMED_HORIZON, False)
@@ -189,9 +189,7 @@ def _open_vector(env: GymEnv, source: CostSource | None) -> HostEnv:
     trial.step(_sample(env, env_id, seed=0))
     assert trial.source is not None
     space = env.single_observation_space
-    return HostEnv(
-        env_id, None, env, space, size, action_size, actions, trial.source, source is None, *_time_limit(env)
-    )
+    return HostEnv(env_id, None, env, space, size, action_size, actions, trial.source, source is None, *time_limit(env))
 
 
 def _try(
