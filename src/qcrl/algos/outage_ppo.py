@@ -61,8 +61,7 @@ class OutagePPO(PPO):
     steering_outages: float = 10.0
     """The multiplier is steered by as many recent episodes as hold so many allowed outages, or by `driver_window`."""
     most_over: float = 1.0
-    """Where more than this share of recent episodes is over the limit, the critic learns a limit that this share is
-    over: an outage that is certain teaches nothing. 1 leaves the limit as it is."""
+    """Where a larger share of recent episodes is over the limit, the critic learns a limit that this share is over."""
     target_iterations: float = 0.0
     """Iterations over which the outage that is steered to comes down from one half to the probability."""
 
@@ -167,8 +166,8 @@ class OutagePPO(PPO):
         mean = lambda valid: jnp.sum(jnp.where(valid, costs, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
         return (outage > self.most_over) & (mean(newer) < (1 - FALLING) * mean(all_ & ~newer))
 
-    def _raised(self, env: Described, state: State, limit: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-        """The limit that the critic learns."""
+    def _raised(self, env: Described, state: State, limit: Unit) -> Unit:
+        """The limit that the critic learns: an outage that is certain teaches nothing."""
         constraint = state.constraints[0]
         if self.most_over == 1 or constraint.ranged:
             return limit
