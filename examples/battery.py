@@ -1,7 +1,7 @@
-"""A battery behind a connection of 4 kW: at most one day in ten may draw more than 1 kWh above what it is meant for.
+"""A battery behind a connection of 4 kW: at most one day in ten may draw more than 2.5 kWh above that.
 
 Power is cheap for three hours of the night and dear in the evening. To fill the battery as quickly as possible would
-overload the connection. A day earns what it costs less than without the battery.
+overload the connection. A day earns what it costs less than without the battery; what is stored has the usual price.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 
 import qcrl
 
-CONNECTION, POWER, CAPACITY, EFFICIENCY, QUARTERS = 4.0, 5.0, 12.0, 0.9, 96
+CONNECTION, POWER, CAPACITY, EFFICIENCY, PRICE, QUARTERS = 4.0, 5.0, 12.0, 0.9, 0.25, 96
 
 
 class Battery(gymnasium.Env):
@@ -28,7 +28,7 @@ class Battery(gymnasium.Env):
         peak = math.exp(-((hour - 19) ** 2) / 8)
         self.weather = 0.9 * self.weather + 0.3 * self.np_random.normal()
         self.demand = max(0.2, 0.7 + 3.0 * peak + 0.6 * self.weather)  # kW
-        self.price = 0.25 + 0.3 * peak - 0.15 * (2 <= hour < 5)  # for a kWh
+        self.price = PRICE + 0.3 * peak - 0.15 * (2 <= hour < 5)  # for a kWh
         angle = math.tau * hour / 24
         return np.array([math.sin(angle), math.cos(angle), self.charge, self.demand, self.price], np.float32)
 
@@ -37,11 +37,11 @@ class Battery(gymnasium.Env):
         self.charge += moved
         drawn = moved / EFFICIENCY if moved > 0 else moved
         above = max(0.0, self.demand + 4 * drawn - CONNECTION) / 4
-        reward, self.time = -self.price * drawn, self.time + 1
+        reward, self.time = PRICE * moved - self.price * drawn, self.time + 1
         return self.observe(), reward, False, self.time == QUARTERS, {"cost": above}
 
 
-def main(steps=300_000, limit=1.0, **options):
+def main(steps=200_000, limit=2.5, **options):
     return qcrl.train("outage_ppo", Battery, qcrl.Outage(limit, probability=0.1), steps, **options)
 
 

@@ -17,6 +17,7 @@ from qcrl.algos.ppo import Sampled
 from qcrl.envs.base import Description
 from qcrl.envs.two_path import TwoPathEnv
 from qcrl.nets.network import Inputs
+from qcrl.sampling.record import Episodes
 
 SMALL = dict(num_envs=8, steps_per_env=8, chunk_length=8, hidden_sizes=(16,), minibatches=2, out_of_phase=False)
 TINY = replace(OutagePPO.presets["fast"], **SMALL)
@@ -211,3 +212,31 @@ def test_a_critic_of_levels_gives_the_same_outage_signal_at_the_own_budget():
     np.testing.assert_allclose(signal.targets.returns[1, 0], np.zeros(11), atol=1e-6)
     loss, _ = algorithm.cost_loss(levels, signal.targets)
     assert float(loss) > 0
+
+
+def after_episodes(algorithm, costs):
+    """A state whose recent episodes had these costs, the newest last; at most .1 of them may cost more than 10."""
+    state = algorithm.init(ENV, jax.random.key(0), (Outage(10.0, 0.1),))
+    blank = jnp.zeros(len(costs))
+    episodes = Episodes(blank == 0, blank.astype(jnp.int32), blank, jnp.asarray(costs, jnp.float32)[:, None])
+    return state._replace(window=state.window.add(episodes), probability=jnp.asarray(0.1))
+
+
+def test_where_all_are_over_the_limit_the_critic_learns_one_that_half_are_over():
+    algorithm = replace(TINY, most_over=0.5, steering_outages=2.0, driver_window=20)
+    limit = lambda own, costs: float(own._raised(ENV, after_episodes(own, costs), jnp.asarray(10.0)))
+    costs = np.arange(21.0, 41.0)  # older ones than these 20 do not count
+    assert limit(algorithm, [99.0] * 30 + [*costs]) == pytest.approx(31 * (1 - 1e-4))
+    assert limit(algorithm, [1.0] * 12 + [*costs[:8]]) == 10
+    assert limit(algorithm, [0.0, *[40.0] * 19]) == pytest.approx(40 * (1 - 1e-4))  # and not 40, which none is over
+    assert limit(TINY, costs) == 10
+
+
+def test_the_multiplier_waits_while_costs_come_down_from_far_above_the_limit():
+    algorithm = replace(TINY, most_over=0.5, steering_outages=2.0, driver_window=20)
+    steering = lambda own, costs: float(own.steering(ENV, after_episodes(own, costs)).statistic)
+    down, level, near = [30.0] * 10 + [20.0] * 10, [30.0] * 20, [30.0] * 8 + [9.0] * 12
+    assert steering(algorithm, down) == 1  # what it is steered to
+    assert steering(algorithm, level) == pytest.approx(10)
+    assert steering(algorithm, near) == pytest.approx(4)
+    assert steering(TINY, down) == pytest.approx(10)

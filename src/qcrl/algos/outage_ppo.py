@@ -30,9 +30,12 @@ from qcrl.constraints import Constraint, Mean, Outage, Steering, Unit
 from qcrl.envs.base import Described
 from qcrl.kinds import Settings, Tree
 from qcrl.nets.network import Inputs, Memory
+from qcrl.quantiles import empirical_quantile
 from qcrl.sampling.learner import Scalars
 from qcrl.sampling.record import State
 
+FALLING = 0.02
+"""By which share costs must be lower to count as falling."""
 FIRST_TARGET = 0.5
 """The outage that is steered to at first, where the target comes down."""
 
@@ -57,6 +60,8 @@ class OutagePPO(PPO):
     """1: the critic tells the outage probability. More: how probable the cost to come is above so many levels."""
     steering_outages: float = 10.0
     """The multiplier is steered by as many recent episodes as hold so many allowed outages, or by `driver_window`."""
+    most_over: float = 1.0
+    """Where a larger share of recent episodes is over the limit, the critic learns a limit that this share is over."""
     target_iterations: float = 0.0
     """Iterations over which the outage that is steered to comes down from one half to the probability."""
 
@@ -65,6 +70,7 @@ class OutagePPO(PPO):
         self.require("be greater than 0", lambda x: x > 0, "outage_scale", "steering_outages")
         self.require("be at least 1", lambda x: x >= 1, "critic_levels")
         self.require("be at least 0", lambda x: x >= 0, "outage_loss_weight", "target_iterations")
+        self.require("be greater than 0 and at most 1", lambda x: 0 < x <= 1, "most_over")
 
     def critic_of(self, constraint: Constraint) -> PPO:
         return Undiscounted.like(self) if isinstance(constraint, Mean) else self
@@ -86,6 +92,8 @@ class OutagePPO(PPO):
             ratio, target = limits.outage_ratios(constraint, costs, state.window, self.outages_in_window), jnp.ones(())
         else:
             ratio, target = super().steering(env, state)  # type: ignore[assignment]
+            if self.most_over < 1:
+                ratio = jnp.where(self._coming_down(env, state, ratio * state.probability), target, ratio)
         if self.target_iterations > 0:
             early = jnp.maximum(0.0, 1 - state.iteration / self.target_iterations)
             ratio = ratio / jnp.maximum(1.0, FIRST_TARGET / state.probability) ** early
@@ -117,7 +125,8 @@ class OutagePPO(PPO):
     def cost_signal(self, env: Described, state: State, sampled: Sampled) -> CostSignal:
         trajectory, now, later, links = sampled
         constraint = state.constraints[0]
-        kind, limit = env.costs.index(constraint.cost), limits.asked(constraint, trajectory.inputs).limit
+        kind = env.costs.index(constraint.cost)
+        limit = self._raised(env, state, limits.asked(constraint, trajectory.inputs).limit)
         spent, cost = trajectory.inputs.spent[..., kind], trajectory.cost[..., kind]
         over, over_after = spent > limit, spent + cost > limit
         levels = later
@@ -145,6 +154,27 @@ class OutagePPO(PPO):
 
     def _outage(self, above: Float[Array, "*batch level"], left: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         return cost_to_come.at(above, left[..., None], self.outage_scale)[..., 0]
+
+    def _coming_down(self, env: Described, state: State, outage: Float[Array, ""]) -> Bool[Array, ""]:
+        """Far from the limit and on the way to it: a multiplier that rose further meanwhile would be far too high then.
+
+        Of the episodes that it is steered by, the newer half costs less than the older one.
+        """
+        count = self.steering_window(state)
+        newer, all_ = state.window.recent(count // 2), state.window.recent(count)
+        costs = state.costs_of(env, state.constraints[0])
+        mean = lambda valid: jnp.sum(jnp.where(valid, costs, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
+        return (outage > self.most_over) & (mean(newer) < (1 - FALLING) * mean(all_ & ~newer))
+
+    def _raised(self, env: Described, state: State, limit: Unit) -> Unit:
+        """The limit that the critic learns: an outage that is certain teaches nothing."""
+        constraint = state.constraints[0]
+        if self.most_over == 1 or constraint.ranged:
+            return limit
+        costs, valid = state.costs_of(env, constraint), state.window.recent(self.steering_window(state))
+        usual = empirical_quantile(costs, valid, jnp.asarray(1 - self.most_over))
+        # A little less, so that episodes of just this cost are over.
+        return jnp.where(state.window.seen > 0, jnp.maximum(limit, (1 - 1e-4) * usual), limit)
 
     def first_multiplier(self, constraint: Constraint) -> Multiplier:
         first = super().first_multiplier(constraint)
@@ -205,6 +235,6 @@ tuned = OutagePPO(**AS_RELEASED | TUNED | OWN, integral_gain=0.025, proportional
 scale = replace(tuned, **SCALE)
 # Two cores: a small network, and a batch of 48 episodes.
 fast = replace(tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
-host = OutagePPO(**HOST, budget_input=True, steering_outages=2.0)
+host = OutagePPO(**HOST, budget_input=True, steering_outages=2.0, most_over=0.5)
 OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale, "host": host}
 OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": SCALE_STEPS}
