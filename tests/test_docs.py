@@ -141,7 +141,7 @@ def small(tutorial, monkeypatch, tmp_path):
         return train(algo, env, constraint, 160, 1, preset, out, progress=False, **options)
 
     monkeypatch.setattr(qcrl, "train", train_a_little)
-    monkeypatch.setattr(qcrl, "evaluate", lambda run, **asked: evaluate(run, **asked | {"episodes": 2}))
+    monkeypatch.setattr(qcrl, "evaluate", lambda run, **asked: evaluate(run, **asked | {"episodes": 2, "processes": 1}))
     monkeypatch.setattr(qcrl, "certify", lambda run, **asked: certify(run, **asked, episodes=30))
     monkeypatch.setitem(sys.modules, "gymnax", SimpleNamespace(make=lambda name: (FakeGymnax(), None)))
     monkeypatch.setitem(sys.modules, "brax", SimpleNamespace())
