@@ -98,6 +98,7 @@ shutil.copy(policies / "seed0-p0.1-d10.safetensors", policies / "promised-p0.1-d
 }
 """What readers of a page have done already."""
 SHORTER = {"(0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)": "(0.2, 0.1)", "for p in (0.1, 0.2)": "for p in (0.1,)"}
+SHORTER['"DynamicEnv-v0", any_limit'] = '"TwoPathEnv-v0", any_limit'
 
 
 QUICKER = """--steps 4e4 --num-envs 64 --steps-per-env 20 --chunk-length 20 --hidden-sizes 8 --minibatches 4
@@ -140,7 +141,7 @@ def small(tutorial, monkeypatch, tmp_path):
         return train(algo, env, constraint, 160, 1, preset, out, progress=False, **options)
 
     monkeypatch.setattr(qcrl, "train", train_a_little)
-    monkeypatch.setattr(qcrl, "evaluate", lambda run, **asked: evaluate(run, **asked | {"episodes": 2}))
+    monkeypatch.setattr(qcrl, "evaluate", lambda run, **asked: evaluate(run, **asked | {"episodes": 2, "processes": 1}))
     monkeypatch.setattr(qcrl, "certify", lambda run, **asked: certify(run, **asked, episodes=30))
     monkeypatch.setitem(sys.modules, "gymnax", SimpleNamespace(make=lambda name: (FakeGymnax(), None)))
     monkeypatch.setitem(sys.modules, "brax", SimpleNamespace())

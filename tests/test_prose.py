@@ -101,9 +101,8 @@ COMMON |= {
 @pytest.mark.parametrize("page", TEXTS)
 def test_pages_read_easily(page):
     text = TEXTS[page]
-    if not page.startswith("results/"):  # made by a program
-        assert [line for line in text.splitlines() if len(line) > LONGEST_LINE] == []
-    if not page.startswith(("results/", "docs/notebook/")):
+    assert [line for line in text.splitlines() if len(line) > LONGEST_LINE] == []
+    if not page.startswith(("results/", "docs/notebook/")):  # made by a program; histories
         assert [each for each in sentences(text) if len(words(each)) > LONGEST_SENTENCE] == []
     assert [each for each in passages(text) if nested(each)] == []
     assert "![](" not in text, "a figure without a description"

@@ -8,10 +8,9 @@ from qcrl.kinds import Json
 from qcrl.reproduce.results import Found
 
 Row = Json
-HEADER = (
-    "| environment | run | probability | seeds | training: outage | mean cost | return | multiplier | "
-    "fresh: outage | 95% interval | mean cost | return |\n" + "|---" * 12 + "|"
-)
+SETTING = ("environment", "run", "probability", "seeds")
+TRAINING = ("training: outage", "mean cost", "return", "multiplier")
+FRESH = ("fresh: outage", "95% interval", "mean cost", "return")
 
 
 def rows(found: Sequence[Found]) -> list[Row]:
@@ -44,26 +43,18 @@ def spread(values: np.ndarray) -> tuple[float, float | None]:
 
 
 def markdown(found: Sequence[Found]) -> str:
-    lines = [HEADER]
+    """Two tables: at the end of training, and over fresh episodes."""
+    training, fresh = [(*SETTING, *TRAINING), ("---",) * 8], [(*SETTING, *FRESH), ("---",) * 8]
     for row in rows(found):
         judged = "-" if row["run"].startswith("ppo_lag") else f"{row['probability']:g}"
         low, high = row["fresh_outage_low"], row["fresh_outage_high"]
-        cells = [
-            row["environment"],
-            row["run"],
-            judged,
-            str(row["seeds"]),
-            shown(row, "training_outage", 3),
-            shown(row, "training_episode_cost"),
-            shown(row, "training_episode_return"),
-            f"{row['training_multiplier']:.1f}",
-            shown(row, "fresh_outage", 3),
-            "missing" if low is None else f"{low:.3f} to {high:.3f}",
-            shown(row, "fresh_episode_cost"),
-            shown(row, "fresh_episode_return"),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        setting = (row["environment"], row["run"], judged, str(row["seeds"]))
+        ends = [shown(row, "training_episode_cost"), shown(row, "training_episode_return")]
+        training.append((*setting, shown(row, "training_outage", 3), *ends, f"{row['training_multiplier']:.1f}"))
+        interval = "missing" if low is None else f"{low:.3f} to {high:.3f}"
+        ends = [shown(row, "fresh_episode_cost"), shown(row, "fresh_episode_return")]
+        fresh.append((*setting, shown(row, "fresh_outage", 3), interval, *ends))
+    return "\n\n".join("\n".join(f"| {' | '.join(cells)} |" for cells in table) for table in (training, fresh))
 
 
 def shown(row: Row, name: str, digits: int = 1) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -108,7 +109,14 @@ def _page(
     if absent or lost:
         parts.append("## Missing\n\n" + "\n".join(f"- {each}" for each in [*absent, *lost]))
     parts.append("## How these numbers were made\n\n" + _origin(found))
-    return "\n\n".join(parts) + "\n"
+    return "\n".join(map(_wrapped, "\n\n".join(parts).split("\n"))) + "\n"
+
+
+def _wrapped(line: str) -> str:
+    """In lines that a page of text may have; tables stay as they are."""
+    if line.startswith("|"):
+        return line
+    return textwrap.fill(line, 130, subsequent_indent="  " * line.startswith("- "), break_on_hyphens=False)
 
 
 def _origin(found: Sequence[Found]) -> str:
