@@ -86,6 +86,9 @@ class Algorithm:
             for each in value if isinstance(value, tuple) else (value,):
                 if (what := out_of_range(each)) and each != field.default:
                     raise UserError(f"{field.name} is {value}, but must {what}")
+        sizes = getattr(self, "hidden_sizes", (1,))
+        if not sizes or min(sizes) < 1:
+            raise UserError(f"hidden_sizes is {sizes}, but must be at least one size, each from 1 on")
 
     def require(self, what: str, holds: Callable[[Any], bool], *names: str) -> None:
         """Raise where one of these fields does not hold."""

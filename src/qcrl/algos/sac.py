@@ -95,8 +95,6 @@ class SAC(Algorithm):
         self.require("be at least 1", lambda x: x >= 1, *counts)
         self.require("be at least 0", lambda x: x >= 0, "start_steps")
         self.require("lie between 0 and 1", lambda x: 0 <= x <= 1, "discount", "polyak")
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise UserError(f"hidden_sizes is {self.hidden_sizes}, but must be at least one size, each from 1 on")
         if self.steps_per_env % self.block_length:
             raise UserError(
                 f"steps_per_env is {self.steps_per_env}, but must be a multiple of block_length ({self.block_length})"

@@ -173,8 +173,6 @@ class NetworkSettings(Algorithm):
         super().__post_init__()
         self.require("be at least 0", lambda x: x >= 0, "lstm_size")
         self.require("be greater than 0", lambda x: x > 0, "observation_clip")
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise UserError(f"hidden_sizes is {self.hidden_sizes}, but must be at least one size, each from 1 on")
         if self.separate_critics and self.lstm_size:
             raise UserError("separate_critics is true, but there is an LSTM, which they share; set lstm_size to 0")
         if self.skip and self.lstm_size and self.hidden_sizes[-1] != self.lstm_size:

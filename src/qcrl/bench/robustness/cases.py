@@ -111,7 +111,8 @@ def try_file(main: Main, base: Path, scratch: Path, name: str, damage: Damage, c
     code, text = attempt(lambda: main(arguments))
     after = contents(run)
     kept = {path for path in before if not path.startswith("evaluation-")} if command == "evaluate" else set(before)
-    if command in ("resume", "go on") and code != 2:  # lost policies may come back, and rows may be added
+    if command in ("resume", "go on") and (code != 2 or "; the trained run is saved in " in text):
+        # Lost policies may come back, and rows may be added.
         kept = {path for path in kept if path.endswith(".csv") and command == "resume"}
     lost = any(after.get(path) != before[path] for path in kept)
     breaks = damage.breaks or (command == "verify" and not _alike(base / name, damage))

@@ -1,7 +1,10 @@
 """Live curves elsewhere: TensorBoard event files in the run folder, and Weights & Biases where asked for."""
 
+import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,9 @@ class TensorBoard:
 
     def __init__(self, folder: Path, suffix: str) -> None:
         try:
-            from tensorboardX.event_file_writer import EventsWriter
-            from tensorboardX.proto.event_pb2 import Event
+            with _without("torch"):  # all of it would be imported for nothing, which takes seconds
+                from tensorboardX.event_file_writer import EventsWriter
+                from tensorboardX.proto.event_pb2 import Event
         except Exception as error:  # not installed, or something broken that it looks for
             what = "is not installed" if isinstance(error, ImportError) else f"cannot be imported ({error})"
             warnings.warn(f"tensorboardX {what}, so no TensorBoard events are written", stacklevel=2)
@@ -38,6 +42,19 @@ class TensorBoard:
     def close(self) -> None:
         if self.writer is not None:
             self.writer.close()
+
+
+@contextmanager
+def _without(module: str) -> Iterator[None]:
+    """While entered, a module is as if it were not installed, unless it is imported already."""
+    hidden = module not in sys.modules
+    if hidden:
+        sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules[module]
 
 
 def require_wandb() -> Any:
