@@ -225,9 +225,9 @@ def after_episodes(algorithm, costs):
 def test_where_all_are_over_the_limit_the_critic_learns_one_that_half_are_over():
     algorithm = replace(TINY, most_over=0.5, steering_outages=2.0, driver_window=20)
     limit = lambda own, costs: float(own._raised(ENV, after_episodes(own, costs), jnp.asarray(10.0)))
-    costs = np.arange(21.0, 41.0)  # older ones than these 20 do not count
-    assert limit(algorithm, [99.0] * 30 + [*costs]) == pytest.approx(31 * (1 - 1e-4))
-    assert limit(algorithm, [1.0] * 12 + [*costs[:8]]) == 10
+    costs = np.arange(21.0, 41.0)
+    assert limit(algorithm, costs) == pytest.approx(38 * (1 - 1e-4))  # half of the newest quarter
+    assert limit(algorithm, [1.0] * 10 + [*costs[:10]]) == 10  # no more than half are over
     assert limit(algorithm, [0.0, *[40.0] * 19]) == pytest.approx(40 * (1 - 1e-4))  # and not 40, which none is over
     assert limit(TINY, costs) == 10
 

@@ -61,7 +61,7 @@ class OutagePPO(PPO):
     steering_outages: float = 10.0
     """The multiplier is steered by as many recent episodes as hold so many allowed outages, or by `driver_window`."""
     most_over: float = 1.0
-    """Where a larger share of recent episodes is over the limit, the critic learns a limit that this share is over."""
+    """Where a larger share of recent episodes is over the limit, the critic learns one that half of them are over."""
     target_iterations: float = 0.0
     """Iterations over which the outage that is steered to comes down from one half to the probability."""
 
@@ -171,10 +171,12 @@ class OutagePPO(PPO):
         constraint = state.constraints[0]
         if self.most_over == 1 or constraint.ranged:
             return limit
-        costs, valid = state.costs_of(env, constraint), state.window.recent(self.steering_window(state))
-        usual = empirical_quantile(costs, valid, jnp.asarray(1 - self.most_over))
+        count, costs = self.steering_window(state), state.costs_of(env, constraint)
+        # Of the newest episodes: older ones are of policies that may have cost much less, and say nothing of this one.
+        usual = empirical_quantile(costs, state.window.recent(count // 4), jnp.asarray(0.5))
+        certain = jnp.mean(costs > constraint.limit, where=state.window.recent(count)) > self.most_over
         # A little less, so that episodes of just this cost are over.
-        return jnp.where(state.window.seen > 0, jnp.maximum(limit, (1 - 1e-4) * usual), limit)
+        return jnp.where(certain, jnp.maximum(limit, (1 - 1e-4) * usual), limit)
 
     def first_multiplier(self, constraint: Constraint) -> Multiplier:
         first = super().first_multiplier(constraint)
@@ -235,6 +237,6 @@ tuned = OutagePPO(**AS_RELEASED | TUNED | OWN, integral_gain=0.025, proportional
 scale = replace(tuned, **SCALE)
 # Two cores: a small network, and a batch of 48 episodes.
 fast = replace(tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
-host = OutagePPO(**HOST, budget_input=True, steering_outages=2.0, most_over=0.5)
+host = OutagePPO(**HOST, budget_input=True, steering_outages=2.0, most_over=0.9)
 OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale, "host": host}
 OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": SCALE_STEPS}
