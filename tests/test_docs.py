@@ -86,7 +86,7 @@ def blocks(text):
 TUTORIAL, SIMULATOR = "docs/start/tutorial.md", "docs/start/simulator.md"
 SMALL = {"num_envs": 4, "steps_per_env": 20, "chunk_length": 10, "hidden_sizes": (8,), "minibatches": 1}
 BEFORE = {
-    "docs/evaluation.md": """qcrl.train("qcpo", "DynamicEnv-v0", qcrl.Outage(15, 0.1), out="runs/demo")""",
+    "docs/evaluation.md": """qcrl.train("qcpo", "TwoPathEnv-v0", qcrl.Outage(15, 0.1), out="runs/demo")""",
     "docs/plots.md": """qcrl.train("qcpo", "TwoPathEnv-v0", qcrl.Outage(15, 0.1), out="runs/a")
 import os, shutil; os.makedirs("results/b"); shutil.copy("runs/a/metrics.csv", "results/b/metrics_thin.csv")""",
     "docs/reproduce.md": """qcrl.train("qcpo", "TwoPathEnv-v0", qcrl.Outage(15, 0.1),
@@ -141,7 +141,9 @@ def small(tutorial, monkeypatch, tmp_path):
         return train(algo, env, constraint, 160, 1, preset, out, progress=False, **options)
 
     monkeypatch.setattr(qcrl, "train", train_a_little)
-    monkeypatch.setattr(qcrl, "evaluate", lambda run, **asked: evaluate(run, **asked | {"episodes": 2, "processes": 1}))
+    monkeypatch.setattr(
+        qcrl, "evaluate", lambda run, **asked: evaluate(run, **asked | {"episodes": 2, "engine": "jax"})
+    )
     monkeypatch.setattr(qcrl, "certify", lambda run, **asked: certify(run, **asked, episodes=30))
     monkeypatch.setitem(sys.modules, "gymnax", SimpleNamespace(make=lambda name: (FakeGymnax(), None)))
     monkeypatch.setitem(sys.modules, "brax", SimpleNamespace())
