@@ -99,6 +99,8 @@ shutil.copy(policies / "seed0-p0.1-d10.safetensors", policies / "promised-p0.1-d
 """What readers of a page have done already."""
 SHORTER = {"(0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)": "(0.2, 0.1)", "for p in (0.1, 0.2)": "for p in (0.1,)"}
 SHORTER['"DynamicEnv-v0", any_limit'] = '"TwoPathEnv-v0", any_limit'
+SHORTER['"GremlinEnv-v0", both'] = '"DynamicEnv-v0", both'
+"""Fewer numbers, and tasks that compile sooner."""
 
 
 QUICKER = """--steps 4e4 --num-envs 64 --steps-per-env 20 --chunk-length 20 --hidden-sizes 8 --minibatches 4
