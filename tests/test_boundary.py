@@ -7,8 +7,8 @@ import pytest
 
 from qcrl.bench.robustness import zoo
 from qcrl.cli import main as cli
+from qcrl.envs.find import find
 from qcrl.envs.host.check import check_env
-from qcrl.envs.host.environment import open_host
 from qcrl.errors import BrokenEnvironment, UserError
 
 pytest_plugins = ["fakes"]
@@ -17,7 +17,7 @@ pytest_plugins = ["fakes"]
 def walk(env, workers=0):
     """Two environments for forty steps, which is three episodes and more."""
     said = []
-    fleet = open_host(env).fleet(2, workers, say=said.append)
+    fleet = find(env).fleet(2, workers, say=said.append)
     try:
         fleet.reset([0, 1])
         for _ in range(40):
@@ -30,7 +30,7 @@ def walk(env, workers=0):
 def test_a_sound_environment_goes_through():
     assert walk(zoo.Sound) == []
     assert walk(zoo.OddLimit) == []
-    assert open_host(zoo.OddLimit).timed is False
+    assert find(zoo.OddLimit).timed is False
 
 
 @pytest.mark.parametrize("name", [*zoo.STEPS, *zoo.RESETS])

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import NoReturn
 
 import gymnasium
@@ -212,6 +213,12 @@ class Actionless(Box):
 
 class OddSample(Sound):
     action_space = Actionless(-1.0, 1.0, (2,))  # type: ignore[assignment]
+
+
+class OddLimit(Sound):
+    """Sound all the same: its limit is not known."""
+
+    spec = SimpleNamespace(max_episode_steps="many", id="Odd-v0")  # type: ignore[assignment]
 
 
 class NoSpec(Sound):
