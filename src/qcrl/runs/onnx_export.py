@@ -184,7 +184,7 @@ def _network(graph: Graph, net: NetworkForward, policy: NumpyPolicy) -> dict[str
 
 def _left(graph: Graph, left: Left, costs: int) -> str:
     """What is left of a budget or of the time, or asked for."""
-    number = lambda x: graph.constant(x)
+    number = graph.constant
     if left.kind == "time":
         share = graph.add("Div", graph.input("time", 1), number(left.limit[1]))
         return graph.add("Sub", number(1.0), share)
