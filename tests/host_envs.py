@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 SMALL = {"num_envs": 2, "steps_per_env": 40, "chunk_length": 10, "hidden_sizes": (8,), "lstm_size": 0}
 """Settings that train within a second."""
@@ -171,3 +171,60 @@ def row_of_costs():
 
 def double(obs, action, next_obs, info):
     return 2 * info["cost_energy"]
+
+
+class BrightPixel(gymnasium.Env):
+    """One pixel of a dark image is bright: 1 is right where it is in the right half, else 0. A choice costs what it is.
+
+    With a vector beside it every other image is dark, and the vector says which. Episodes have 8 steps.
+    """
+
+    action_space = Discrete(2)
+
+    def __init__(self, beside=False, shape=(12, 12, 1)):
+        image = Box(0, 255, shape, np.uint8)
+        self.beside, self.shape = beside, shape
+        self.observation_space = Dict({"a": Box(-1.0, 1.0, (2,)), "image": image}) if beside else image
+
+    def observe(self):
+        image, place = np.zeros((12, 12), np.uint8), self.np_random.integers(12, size=2)
+        self.answer, told = int(place[1] >= 6), np.zeros(2, np.float32)
+        if self.beside and self.time % 2:
+            told[0] = 2 * self.answer - 1
+        else:
+            image[tuple(place)] = 200
+        seen = np.broadcast_to(image.reshape([side if side == 12 else 1 for side in self.shape]), self.shape)
+        return {"a": told, "image": seen} if self.beside else seen
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        right = action == self.answer
+        self.time += 1
+        return self.observe(), float(right), False, self.time == 8, {"cost": float(action)}
+
+
+class Sleepy(Ragged):
+    """Every step takes so many seconds."""
+
+    seconds = 1.0
+
+    def step(self, action):
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
+class Drawn(Ragged):
+    """Its picture is as bright as the step is late: 20 for every step."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.full((24, 48, 3), 20 * self.time, np.uint8)

@@ -77,6 +77,7 @@ def test_certify_runs_exactly_what_it_states(run, capsys):
     assert f"takes {needed} fresh episodes" in " ".join(capsys.readouterr().err.split())
     assert certificate.episodes == needed
     assert certificate.verdict == "certified"
+    assert repr(certificate).startswith("<Certificate seed0-p0.1-d15: certified. Promise: at most 0.2 of episodes cost")
     assert certificate.outages / needed == pytest.approx(0.08, abs=4 * (0.08 * 0.92 / needed) ** 0.5)
     assert (certificate.candidates, certificate.selection_episodes, certificate.certified_together) == (1, 0, 1)
     assert json.loads((run / "certificate-seed0-p0.1-d15.json").read_text()) == asdict(certificate)

@@ -6,7 +6,8 @@ import pytest
 
 from host_envs import Faulty, Nested, Ragged, SixValues
 from qcrl.cli import main as cli
-from qcrl.envs.host.check import Report, check_env, limits, suggestions
+from qcrl.envs.host.check import Report, check_env
+from qcrl.envs.host.suggest import command, limits, suggestions
 from qcrl.errors import UserError
 
 
@@ -111,7 +112,8 @@ def test_the_distribution_of_costs_and_limits_are_told():
     assert report.lengths.tolist() == [10] * 5
     text = " ".join(suggestions(report))
     assert "mean 45" in text
-    assert "Limits to begin with: 45 (exceeded by 0.00 of them)" in text
+    assert "Limits to begin with: 22 (exceeded by 1.00 of them)" in text  # half, as nobody exceeds the quantiles
+    assert command(report, "steady:Steady") == "To train: qcrl train steady:Steady --limit 22 --outage 0.1"
 
 
 def test_limits_of_costs_that_are_all_or_nothing():
@@ -120,13 +122,33 @@ def test_limits_of_costs_that_are_all_or_nothing():
     assert "with a limit of 0 the outage is the share of episodes that cost anything" in suggestions(report)[-1]
     counted = Report("env", [], np.zeros(4), np.array([0.0, 1.0, 4.0, 9.0]), np.ones(4))
     assert limits(counted).tolist() == [2, 5, 7]
+    rare = Report("env", [], np.zeros(9), np.array([0.0, 0, 0, 0, 0, 1, 1, 2, 2]), np.ones(9))
+    assert limits(rare).tolist() == [0, 1]  # nobody exceeds 2
+    free = Report("env", [], np.zeros(4), np.zeros(4), np.ones(4))
+    assert command(free, "a:b", ["k"]).startswith("To train: qcrl train a:b --cost k --limit D --outage 0.1, with what")
+
+
+class Talking(Steady):
+    def step(self, action):
+        *rest, info = super().step(action)
+        return (*rest, info | {"speed": 1.0, "cost_wall": 0.5})
+
+
+def test_what_is_not_looked_at_is_named():
+    assert check_env(Talking, episodes=2).ignored == ('info["speed"]', 'info["cost_wall"]')
+    assert check_env(Talking, "cost_wall", episodes=2).ignored == ('info["cost"]', 'info["speed"]')
+    by_function = check_env(Talking, lambda obs, action, next_obs, info: info["speed"], episodes=2)
+    assert by_function.ignored == ('info["cost"]',)
+    assert suggestions(by_function)[0].startswith('Not looked at: info["cost"].')
 
 
 def test_exit_codes_tell_a_defect_from_a_mistake(capsys, monkeypatch):
     assert cli.main(["check-env", "host_envs:Ragged"]) == 0
     assert "ok  costs are finite" in capsys.readouterr().out
     assert cli.main(["check-env", "CartPole-v1"]) == 1
-    assert "NO  a place for the cost" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "NO  a place for the cost" in out
+    assert out.endswith("Mend what is marked NO, then look again: qcrl check-env CartPole-v1\n")
     assert cli.main(["check-env", "NoSuch-v0"]) == 2
     assert "there is no environment" in capsys.readouterr().err
     with pytest.raises(UserError, match="at least 1"):

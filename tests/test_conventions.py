@@ -1,5 +1,7 @@
 """Habits of the field: names in any case, callbacks that may stop a run, and what objects say of themselves."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -58,6 +60,28 @@ def test_metrics_as_a_table_of_pandas(train, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(UserError, match="pandas is not installed"):
         run.frame  # noqa: B018
+
+
+def test_metrics_are_a_table_of_pandas_where_it_is_installed(train):
+    pandas = pytest.importorskip("pandas")
+    run = train()
+    assert isinstance(run.frame, pandas.DataFrame)
+    assert run.frame.groupby("seed")["env_steps"].max().tolist() == run.metrics["env_steps"][-2:].tolist()
+
+
+def test_help_shows_the_arguments_of_training():
+    parameters = inspect.signature(qcrl.train).parameters
+    assert {"promise", "confidence", "cost", "workers", "on_error", "callback", "resume"} <= parameters.keys()
+    assert "options" not in parameters
+    assert list(parameters)[-1] == "overrides"
+    for name in parameters:
+        if name not in ("first_seed", "progress"):
+            assert f"{name}:" in qcrl.train.__doc__ or f"{name}," in qcrl.train.__doc__, name
+
+
+def test_a_wrong_name_suggests_the_nearest(tmp_path):
+    with pytest.raises(UserError, match="did you mean learning_rate"):
+        qcrl.train("QCPO", "TwoPathEnv-v0", CONSTRAINT, 60, out=tmp_path / "run", learning_rat=1.0)
 
 
 @pytest.mark.parametrize(

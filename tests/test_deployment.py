@@ -40,7 +40,9 @@ def shaken(state):
     moved = [
         x if x.dtype == bool else x + jnp.abs(jnp.asarray(0.3 * rng.normal(size=x.shape), x.dtype)) for x in leaves
     ]
-    return jax.tree.unflatten(shape, moved)
+    changed = jax.tree.unflatten(shape, moved)
+    # What was asked for stays what it was.
+    return changed._replace(constraints=state.constraints) if hasattr(state, "constraints") else changed
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +88,41 @@ def test_numpy_acts_as_jax_does_alone_and_in_batches(saved, kind):
     )
     many, _ = play(numpy_policy, batch=3)
     np.testing.assert_allclose(many, play(jax_policy, batch=3)[0], atol=1e-5)
+
+
+ASKED = {
+    "two budgets": (qcrl.Outage(15.0, 0.1, cost="a") & qcrl.Outage(0.0, 0.2, cost="b"), {}),
+    "a range of limits": (qcrl.Outage((0.0, 20.0), 0.1, cost="a"), {"limit": 12.0}),
+    "both ranges": (qcrl.Outage((5.0, 20.0), (0.05, 0.3), cost="b"), {"limit": 6.0, "probability": 0.1}),
+}
+
+
+@pytest.mark.parametrize("scale", ["auto", 10.0])
+@pytest.mark.parametrize("kind", ASKED)
+def test_budgets_and_limits_that_are_asked_for_are_seen_without_jax(tmp_path, kind, scale):
+    constraint, asked = ASKED[kind]
+    changes = SMALL | {"num_envs": 4, "out_of_phase": False, "cost_scale": scale}
+    algorithm = hyperparameters.replace(build("outage_ppo", "fast"), changes)
+    env = replace(NUMBERS, costs=("a", "b"))
+    save(tmp_path / "policy.safetensors", algorithm, env, shaken, constraint)
+    jax_policy, numpy_policy = (Policy.load(tmp_path / "policy.safetensors", each) for each in ("jax", "numpy"))
+    seen = []
+    for batch in (None, 3):
+        sizes = () if batch is None else (batch,)
+        carries = [policy.initial(batch=batch, **asked) for policy in (jax_policy, numpy_policy)]
+        for step in range(3):
+            known = np.full((*sizes, 4), 0.1 * step), carries[0], 0.0, {"a": np.full(sizes, 4.0), "b": np.ones(sizes)}
+            one, carries[0] = jax_policy(*known, deterministic=True)
+            two, carries[1] = numpy_policy(known[0], carries[1], *known[2:], deterministic=True)
+            np.testing.assert_allclose(two, one, atol=1e-5)
+            seen.append(two)
+    pytest.importorskip("onnxruntime")
+    from qcrl.runs import onnx_export
+
+    assert onnx_export.compare(numpy_policy, onnx_export.build(numpy_policy).SerializeToString()) < 1e-5
+    if asked:
+        other, _ = numpy_policy(np.zeros(4), numpy_policy.initial(**asked | {"limit": 19.0}), deterministic=True)
+        assert np.abs(other - seen[0]).max() > 1e-4
 
 
 @pytest.mark.parametrize("kind", ["lstm, costs beside it", "choices"])

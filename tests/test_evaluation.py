@@ -93,6 +93,13 @@ def test_summaries_agree_with_the_closed_forms_of_both_routes(run):
     assert pooled.over_seeds["return_iqm"] == pytest.approx(0.9)
 
 
+def test_no_tail_is_fitted_to_a_handful_of_values():
+    lane = Lane(0, (Outage(0.0, 0.1),), 0.1)
+    for costs, fits in ((np.arange(200) % 2, False), (np.arange(200) % 5, False), (np.arange(200) % 6, True)):
+        found = summarise([lane], [Results(np.zeros(200), costs.astype(float))])
+        assert (found.gaussian is not None, found.weibull is not None) == (fits, fits)
+
+
 def test_what_episodes_over_the_limit_cost():
     lanes = [Lane(seed, (Outage(15.0, 0.1),), 0.1) for seed in range(2)]
     found = [Results(np.zeros(3), np.array(costs)) for costs in ([1.0, 15.0, 16.0], [2.0, 40.0, 3.0])]

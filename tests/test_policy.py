@@ -23,9 +23,9 @@ pytest_plugins = ["fakes"]
 SMALL = {"num_envs": 2, "steps_per_env": 8, "chunk_length": 8, "hidden_sizes": (8,), "minibatches": 1}
 
 
-def save(path, algorithm, env, change=lambda state: state):
+def save(path, algorithm, env, change=lambda state: state, constraint=Outage(15.0, 0.1)):  # noqa: B008
     """An untrained policy in a file, as training writes it."""
-    (lane,) = checks.lanes(algorithm, Outage(15.0, 0.1), seeds=1, first_seed=0)
+    (lane,) = checks.lanes(algorithm, constraint, seeds=1, first_seed=0)
     start = lambda: algorithm.policy_state(env, algorithm.init(env, jax.random.key(0), lane.constraints))
     state = change(jax.jit(start)())
     info = {

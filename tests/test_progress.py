@@ -1,7 +1,11 @@
 """Environments in Python while an iteration runs: signs of progress, and Ctrl-C in the middle of it."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -59,3 +63,32 @@ def test_an_iteration_that_takes_long_says_how_far_it_is(monkeypatch, capsys):
     assert "iteration 1: " in lines[0][1]
     assert " of 500 steps, 20 steps/s" in lines[0][1]
     assert lines[0][1].startswith("  3%")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_simulator_of_a_second_a_step_shows_signs_and_is_stopped_at_once(tmp_path, request, workers):
+    """Eight environments: all of them take 8 s for a step in one process, and 4 s in two."""
+    small = ["--num-envs=8", "--steps-per-env=40", "--chunk-length=10", "--minibatches=1", "--hidden-sizes", "8"]
+    given = ["ppo_lag", "host_envs:Sleepy", "--limit", "5", "--outage", "0.1", "--workers", str(workers), *small]
+    command = [sys.executable, "-m", "qcrl.cli", "train", *given, "--out", str(tmp_path / "run")]
+    folder = request.path.parent
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    compiled, lines = None, []
+    for line in process.stderr:
+        lines.append((time.monotonic(), line))
+        if "compiling" in line:
+            compiled = time.monotonic()
+        if "iteration 1: " in line:
+            break
+    assert compiled is not None, lines
+    assert re.search(r"0%  iteration 1: \d+ of 320 steps", lines[-1][1])
+    pressed = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    taken = time.monotonic() - pressed
+    assert process.returncode == 130
+    assert "stopped and saved" in rest
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+    assert taken < 10, taken  # 2 s and a step, and Python's own end on a busy computer
+    run = qcrl.load(tmp_path / "run")
+    assert run.policy(backend="numpy").info["iteration"] == 0

@@ -1,14 +1,16 @@
 """Simulators that fail: with on_error=restart their episode is cut off, they are made anew, and this is counted."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import qcrl
-from host_envs import SMALL, Ragged
+from host_envs import SMALL, Mortal, Ragged
 from qcrl import UserError
 from qcrl.envs.host import restarting
 from qcrl.envs.host.environment import open_host
-from qcrl.errors import BrokenEnvironment
+from qcrl.errors import BrokenEnvironment, WorkerFailure
 
 CONSTRAINT = qcrl.Outage(5.0, 0.1)
 
@@ -76,3 +78,31 @@ def test_what_breaks_too_often_ends_the_training(fragile, monkeypatch):
         only.fleet(1, restart=True)
     with pytest.raises(UserError, match="reaction to errors 'ignore'"):
         qcrl.train("ppo_lag", Ragged, CONSTRAINT, on_error="ignore", **SMALL)
+
+
+@pytest.mark.parametrize(("how", "said"), [("die", "was killed by SIGKILL"), ("hang", "gave no answer for")])
+def test_a_worker_that_dies_or_hangs_is_started_anew(tmp_path, capsys, how, said):
+    (tmp_path / how).touch()
+    settings = {"steps": 160, "workers": 2, "step_timeout": 2.0, **SMALL, "epochs": 1, "cost": "cost"}
+    make = partial(Mortal, tmp_path)
+    run = qcrl.train("ppo_lag", make, CONSTRAINT, out=tmp_path / "run", on_error="restart", **settings)
+    assert (tmp_path / f"{how} was done").exists()
+    assert run.metrics["iteration"].tolist() == [1, 2]
+    assert run.metrics["restarts"].tolist() == [0, 1]
+    assert f"{said}" in capsys.readouterr().err
+
+
+def test_a_worker_that_dies_again_and_again_ends_the_training():
+    fleet = open_host(Ragged, "cost").fleet(2, workers=1, restart=True)
+    fleet.reset([0, 1])
+    fleet.step(np.zeros((2, 2), np.float32))
+    for count in range(restarting.IN_A_ROW):
+        fleet.workers[0].process.kill()
+        fleet.workers[0].process.join()
+        out = fleet.step(np.zeros((2, 2), np.float32))
+        assert out.truncated.all()
+        assert fleet.restarts() == count + 1
+    fleet.workers[0].process.kill()
+    with pytest.raises(WorkerFailure, match="6 times in a row, too often"):
+        fleet.step(np.zeros((2, 2), np.float32))
+    fleet.close()

@@ -197,3 +197,22 @@ def test_damping_may_be_kept_from_rewarding_costs():
     )(1.0)
     assert slope(algorithm) < -100
     assert slope(replace(algorithm, reward_costs=False)) == 0
+
+
+def test_scales_that_follow_the_task_change_neither_the_limit_nor_what_is_reported():
+    """Costs times 100, and the limit with them: the same losses, and figures of 100 times the size."""
+    small = {"num_envs": 2, "steps_per_env": 4, "block_length": 4, "hidden_sizes": (8,), "replay_size": 100}
+    algorithm = replace(WCSAC.presets["host"], **small)
+    found = []
+    for unit in (1.0, 100.0):
+        state = algorithm.init(ENV, jax.random.key(0), (CVaR(unit * 15.0, 0.1),))
+        scales = state.learner.scales
+        sampled = unit * jnp.abs(jnp.sin(jnp.arange(40.0).reshape(20, 2)))
+        first = jnp.zeros((20, 2), bool)
+        cost = scales.cost.update(sampled, first, 0.0)
+        assert cost.unit == pytest.approx(unit * float(jnp.std(jnp.abs(jnp.sin(jnp.arange(40.0))))), rel=1e-4)
+        values = jnp.array([[1.0], [1.0], [20.0], [2.0]])
+        limit = state.constraints[0]
+        losses, figures = algorithm.safety(ENV, state.learner.params, values, values, limit, cost.unit)
+        found.append((float(losses["safety_loss"]), float(figures["cvar"]) / unit))
+    assert found[0] == pytest.approx(found[1], rel=1e-4)

@@ -14,8 +14,8 @@ from qcrl.algos.multiplier import Multiplier
 from qcrl.algos.scales import Scales
 from qcrl.algos.settings import PPOSettings
 from qcrl.constraints import Constraint, Unit
-from qcrl.envs.base import Described, choices_of, mask_of, numbers_of
-from qcrl.kinds import Json, Tree
+from qcrl.envs.base import Described, choices_of, images_of, mask_of, numbers_of
+from qcrl.kinds import Json, Number, Tree
 from qcrl.nets import distributions
 from qcrl.nets.network import Inputs, Memory, Network, Normaliser, Params, cast_kernels, only_heads
 from qcrl.ranges import end, is_range
@@ -74,6 +74,8 @@ class PPOLearner(NamedTuple):
 class ActorCritic(PPOSettings):
     """The pure functions that acting needs. The environment is a static argument."""
 
+    sees_images = True
+
     def critic_of(self, constraint: Constraint) -> "ActorCritic":
         """The algorithm whose cost head, advantage, loss and statistic serve a constraint of this kind."""
         return self
@@ -106,7 +108,7 @@ class ActorCritic(PPOSettings):
     def network(self, env: Described) -> Network:
         clip = self.observation_clip if self.normalise_observations else math.inf
         shape = self.hidden_sizes, self.lstm_size, self.skip, self.cost_input, clip, self.late_cost
-        return Network(*shape, len(env.costs), self.separate_critics, choices_of(env))
+        return Network(*shape, len(env.costs), self.separate_critics, choices_of(env), images_of(env))
 
     def init_params(
         self, env: Described, key: Array, constraints: Sequence[Constraint] = ()
@@ -169,22 +171,32 @@ class ActorCritic(PPOSettings):
         return ("reward",) * (self.lstm_size > 0) + ("cost",) * cost
 
     def forward(self, env: Described, constraints: Sequence[Constraint]) -> Json | None:
-        if len(constraints) > 1 or constraints[0].ranged:
-            return None  # only JAX knows of several budgets, and of limits that are asked for
-        network = self.network(env)
-        budget = {
-            "cost": env.costs.index(constraints[0].cost),
-            "scale": None if self.cost_scale == "auto" else self.cost_scale,
-            "range": list(BUDGET_RANGE),
-            "horizon": env.horizon if env.timed else None,
-        }
-        return network.describe() | {
+        return self.network(env).describe() | {
             "needs": list(self.needs),
             "choices": list(choices_of(env)) or [env.action_size] * env.discrete,
             "masks": getattr(env, "masks", 0),
             "tanh_mean": self.tanh_mean,
-            "budget": budget if self.budget_input else None,
+            "left": self._left(env, constraints),
         }
+
+    def _left(self, env: Described, constraints: Sequence[Constraint]) -> list[Json]:
+        """What `see` adds to observations, as `runs.forward.Left` reads it."""
+        least = 0.0 if self.cost_scale == "auto" else self.cost_scale
+
+        def budget(constraint: Constraint, whole: Number = None) -> Json:
+            lowest, highest = (float(end(constraint.limit, which)) for which in (0, 1))
+            known = whole if lowest < highest else max(lowest, least) or 1.0
+            own = {"limit": [lowest, highest], "unit": known, "least": least, "bounds": list(BUDGET_RANGE)}
+            return {"kind": "budget", "which": env.costs.index(constraint.cost)} | own
+
+        left = [budget(each) for each in constraints] if self.budget_input else []
+        if env.timed and self.budget_input:
+            left.append({"kind": "time", "which": 0, "limit": [0.0, float(env.horizon)]})
+        if constraints[0].ranged:
+            ranges = enumerate((constraints[0].limit, constraints[0].share))
+            left += [{"kind": "asked", "which": axis} for axis, field in ranges if is_range(field)]
+            left.append(budget(constraints[0], max(float(end(constraints[0].limit, 1)), least) or 1.0))
+        return left
 
     def see(self, env: Described, constraints: tuple[Constraint, ...], inputs: Inputs) -> Inputs:
         """What the network sees of what is known: with the budget and the time that are left, where it shall."""

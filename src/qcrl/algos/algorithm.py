@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from qcrl.constraints import REPORTED_PROBABILITY, Constraint, Outage, keys
-from qcrl.envs.base import Described, Environment, choices_of
+from qcrl.envs.base import Described, Environment, choices_of, images_of
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Settings, Tree
 from qcrl.nets.network import Inputs, Memory
@@ -47,6 +47,8 @@ class Algorithm:
     """Whether limit and probability of a constraint may be ranges, of which every episode draws its own."""
     discrete_actions: ClassVar[bool] = True
     """Whether it can choose among discrete actions."""
+    sees_images: ClassVar[bool] = False
+    """Whether it looks at images as such."""
     outages_in_window: ClassVar[int] = 2
     """How many allowed outages the recent episodes that it is judged by must hold at least."""
     presets: ClassVar[dict[str, "Algorithm"]] = {}
@@ -174,6 +176,11 @@ class Algorithm:
             raise UserError(
                 f"{type(self).__name__} cannot be trained on {env.id}, which has discrete actions, only on actions "
                 "that are numbers; use outage_ppo, qcpo, ppo_lag or cvar_pg"
+            )
+        if images_of(env) and not self.sees_images:
+            raise UserError(
+                f"{type(self).__name__} cannot be trained on {env.id}, which has images among its observations; "
+                "use outage_ppo, qcpo or ppo_lag"
             )
         if self.staggers(env):
             groups, rest = divmod(env.horizon, self.steps_per_env)

@@ -129,7 +129,7 @@ class CVaRPG(Algorithm):
             "choices": choices,
             "masks": getattr(env, "masks", 0),
             "tanh_mean": False,
-            "budget": None,
+            "left": [],
         }
 
     def learn(self, env: Described, state: State, experience: Experience) -> tuple[State, Scalars]:

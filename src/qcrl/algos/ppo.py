@@ -151,7 +151,7 @@ class PPO(ActorCritic):
             network = self.network(env)
             start = jax.tree.map(lambda x: x[0], trajectory.memory)
             seen = network.seen(trajectory.inputs, trajectory.first, start)
-            normaliser = normaliser.update(network.observed(seen))
+            normaliser = normaliser.update(network.observed(seen), network.images)
         with jax.named_scope("advantages"):
             batch, statistics = self._prepare(env, state, trajectory, normaliser)
         with jax.named_scope("update"):

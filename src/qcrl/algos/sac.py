@@ -7,7 +7,7 @@ weight that goes with it (`safety`). Without them this is plain SAC, which pays 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,8 @@ from jaxtyping import Array, Bool, Float
 
 from qcrl.algos import replay_buffer
 from qcrl.algos.algorithm import Algorithm, raw_key
-from qcrl.constraints import Constraint
+from qcrl.algos.scales import Scale, Scales
+from qcrl.constraints import Constraint, Unit
 from qcrl.envs.base import Described
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Settings, Tree
@@ -39,6 +40,8 @@ class SACLearner(NamedTuple):
     targets: Layers
     """The critics as they were: a running mean of their parameters."""
     optimiser: Tree
+    scales: Scales = Scales()
+    """What rewards and costs are divided by, where that follows the task."""
 
 
 class SACActor(NamedTuple):
@@ -48,6 +51,8 @@ class SACActor(NamedTuple):
     critics: Layers
     random: Bool[Array, ""]
     """Actions are still uniformly random."""
+    cost_unit: Tree = ()
+    """What costs are divided by, where that follows the task."""
 
 
 class Draw(NamedTuple):
@@ -84,6 +89,10 @@ class SAC(Algorithm):
     """Discount factor of rewards and costs."""
     polyak: float = 0.995
     """Share of the target critics that stays at a gradient step."""
+    reward_scale: float | Literal["auto"] = 1.0
+    """Rewards are divided by this inside the learner; auto is the spread of rewards so far."""
+    cost_scale: float | Literal["auto"] = 1.0
+    """Costs and the limit are divided by this inside the learner; auto is the spread of costs so far."""
     entropy_per_action: float = -1.0
     """Entropy that the temperature is steered to, per dimension of the action."""
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -95,6 +104,7 @@ class SAC(Algorithm):
         self.require("be at least 1", lambda x: x >= 1, *counts)
         self.require("be at least 0", lambda x: x >= 0, "start_steps")
         self.require("lie between 0 and 1", lambda x: 0 <= x <= 1, "discount", "polyak")
+        self.require("be greater than 0, or auto", lambda x: x == "auto" or x > 0, "reward_scale", "cost_scale")
         if self.steps_per_env % self.block_length:
             raise UserError(
                 f"steps_per_env is {self.steps_per_env}, but must be a multiple of block_length ({self.block_length})"
@@ -118,11 +128,12 @@ class SAC(Algorithm):
         return {}
 
     def safety(
-        self, env: Described, params: Params, values: Array, rated: Array, constraint: Constraint
+        self, env: Described, params: Params, values: Array, rated: Array, constraint: Constraint, unit: Unit = 1.0
     ) -> tuple[Scalars, Scalars]:
-        """Further losses, of the policy and of the safety weight, and figures to report.
+        """Further losses, of the policy and of the safety weight, and figures to report in the costs of the task.
 
         `values` are the critics on replayed actions, `rated` on the policy's own; only into the latter gradients flow.
+        `unit` is what costs are divided by.
         """
         return {}, {}
 
@@ -151,7 +162,9 @@ class SAC(Algorithm):
             "temperature": jnp.zeros(()),
             "safety_weight": jnp.zeros(()),
         }
-        learner = SACLearner(params, critics, OPTIMISER.init(params))
+        fresh = lambda scale: Scale.init(self.num_envs) if scale == "auto" else ()
+        scales = Scales(fresh(self.reward_scale), fresh(self.cost_scale))
+        learner = SACLearner(params, critics, OPTIMISER.init(params), scales)
         replay = jnp.zeros((self.replay_size, row_size(env)))
         return self.start(env, learner, key, env_key, constraints, replay)
 
@@ -169,7 +182,8 @@ class SAC(Algorithm):
 
     def actor(self, env: Described, state: State) -> SACActor:
         params = state.learner.params
-        return SACActor(params["policy"], params["critics"], state.env_steps < self.start_steps)
+        unit = state.learner.scales.cost.unit if self.cost_scale == "auto" else ()
+        return SACActor(params["policy"], params["critics"], state.env_steps < self.start_steps, unit)
 
     def policy_state(self, env: Described, state: State) -> SACActor:
         return self.actor(env, state)._replace(random=jnp.zeros_like(state.alive))
@@ -192,15 +206,15 @@ class SAC(Algorithm):
         """The block's steps are stored, and its gradient steps taken, on batches all drawn before the first."""
         key, learn_key = jax.random.split(state.key)
         replay = replay_buffer.store(state.store, experience.rows.reshape(self.block, -1), state.env_steps - self.block)
-        state = state._replace(store=replay, key=key)
+        scales = self._measure(env, state, experience)
+        state = state._replace(store=replay, key=key, learner=state.learner._replace(scales=scales))
         draws = self._draw(env, state, learn_key, self.block // self.steps_per_update)
         rates = self.rates(state.learning_rate)
         learning = state.env_steps > self.start_steps
 
         def gradient_step(learner: SACLearner, draw: Draw) -> tuple[SACLearner, None]:
-            gradient, _ = jax.grad(self._loss, argnums=1, has_aux=True)(
-                env, learner.params, learner.targets, draw, state.constraints[0]
-            )
+            loss = lambda params: self._loss(env, learner._replace(params=params), draw, state.constraints[0])
+            gradient, _ = jax.grad(loss, has_aux=True)(learner.params)
             # Without gradients Adam stands still, but for its count. To choose between learners would copy both.
             gradient = jax.tree.map(lambda g: jnp.where(learning, g, 0.0), gradient)
             step, optimiser = OPTIMISER.update(gradient, learner.optimiser)
@@ -210,10 +224,24 @@ class SAC(Algorithm):
                 for name, part in learner.params.items()
             }
             targets = optax.incremental_update(params["critics"], learner.targets, 1 - self.polyak)
-            return SACLearner(params, targets, optimiser), None
+            return SACLearner(params, targets, optimiser, scales), None
 
         with jax.named_scope("update"):
             return state._replace(learner=jax.lax.scan(gradient_step, state.learner, draws)[0]), {}
+
+    def _measure(self, env: Described, state: State, experience: Experience) -> Scales:
+        """The scales that follow the task, this block included.
+
+        Those of single steps: the temperature begins where a step's entropy counts about as much as its reward.
+        """
+        (reward, cost), record = state.learner.scales, unpack(env, experience.rows)
+        first = jnp.concatenate([experience.start.first[None], record.ended[:-1]])
+        if self.reward_scale == "auto":
+            reward = reward.update(record.reward, first, 0.0)
+        if self.cost_scale == "auto":
+            kind = env.costs.index(state.constraints[0].cost)
+            cost = cost.update(record.cost[..., kind], first, 0.0)
+        return Scales(reward, cost)
 
     def _draw(self, env: Described, state: State, key: Array, updates: int) -> Draw:
         """For so many gradient steps."""
@@ -222,9 +250,14 @@ class SAC(Algorithm):
         return Draw(rows, jax.random.normal(noise_key, (updates, 2, self.batch_size, env.action_size)))
 
     def _loss(
-        self, env: Described, params: Params, targets: Layers, draw: Draw, constraint: Constraint
+        self, env: Described, learner: SACLearner, draw: Draw, constraint: Constraint
     ) -> tuple[Float[Array, ""], Scalars]:
         """The sum of all losses; each reaches the parameters of its own part only."""
+        params, targets = learner.params, learner.targets
+        reward_unit, cost_unit = (
+            scale.unit if fixed == "auto" else fixed
+            for scale, fixed in zip(learner.scales, (self.reward_scale, self.cost_scale))
+        )
         params = params | {name: self.computing(params[name]) for name in ("policy", "critics")}
         record, fixed = unpack(env, draw.rows), jax.lax.stop_gradient(params)
         # After a time limit the critics' estimate follows.
@@ -237,10 +270,10 @@ class SAC(Algorithm):
         values = soft.q_values(params["critics"], record.obs, record.action)
         rated = soft.q_values(fixed["critics"], record.obs, action)
         soft_value = jnp.min(next_values[:2], axis=0) - jax.nn.softplus(fixed["temperature"]) * next_log_prob
-        target = record.reward + self.discount * follows * soft_value
+        target = record.reward / reward_unit + self.discount * follows * soft_value
         entropy = -jnp.mean(log_prob)
-        safety, figures = self.safety(env, params, jax.lax.stop_gradient(values), rated, constraint)
-        cost = record.cost[..., env.costs.index(constraint.cost)]
+        safety, figures = self.safety(env, params, jax.lax.stop_gradient(values), rated, constraint, cost_unit)
+        cost = record.cost[..., env.costs.index(constraint.cost)] / cost_unit
         losses = {
             "value_loss": 0.5 * jnp.mean(jnp.sum(jnp.square(values[:2] - target), axis=0)),
             **self.cost_losses(values, next_values, follows, cost),
@@ -256,6 +289,5 @@ class SAC(Algorithm):
         """The losses on one more batch: reporting them at every gradient step would slow it down."""
         key, report_key = jax.random.split(state.key)
         draw = jax.tree.map(lambda x: x[0], self._draw(env, state, report_key, 1))
-        learner: SACLearner = state.learner
-        _, scalars = self._loss(env, learner.params, learner.targets, draw, state.constraints[0])
+        _, scalars = self._loss(env, state.learner, draw, state.constraints[0])
         return state._replace(key=key), scalars

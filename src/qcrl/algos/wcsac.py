@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.losses import value_loss
 from qcrl.algos.sac import SAC, Params, SACActor
-from qcrl.constraints import Constraint, CVaR
+from qcrl.constraints import Constraint, CVaR, Unit
 from qcrl.envs.base import Described
 from qcrl.kinds import Settings
 from qcrl.nets import soft
@@ -52,9 +52,10 @@ class WCSAC(SAC):
         steps = jnp.arange(env.horizon)
         return limit * jnp.mean(self.discount**steps)
 
-    def read_tail(self, values: Float[Array, "critic ..."]) -> Gaussian | Weibull:
-        """The distribution of the cost to go that the two safety critics describe."""
-        return TAILS[self.tail].from_moments(*moments(values))
+    def read_tail(self, values: Float[Array, "critic ..."], unit: Unit = 1.0) -> Gaussian | Weibull:
+        """The distribution of the cost to go that the two safety critics describe, whose costs are in this unit."""
+        mean, variance = moments(values)
+        return TAILS[self.tail].from_moments(unit * mean, unit**2 * variance)
 
     def cost_losses(self, values: Array, next_values: Array, follows: Array, cost: Array) -> Scalars:
         mean, variance = moments(values)
@@ -68,12 +69,12 @@ class WCSAC(SAC):
         return {"cost_mean_loss": mean_loss, "cost_variance_loss": variance_loss}
 
     def safety(
-        self, env: Described, params: Params, values: Array, rated: Array, constraint: Constraint
+        self, env: Described, params: Params, values: Array, rated: Array, constraint: Constraint, unit: Unit = 1.0
     ) -> tuple[Scalars, Scalars]:
         assert isinstance(constraint, CVaR)
         weight, level = jax.nn.softplus(params["safety_weight"]), constraint.level
         cvar = jnp.mean(self.read_tail(values).cvar(level))
-        slack = self.discounted_limit(env, constraint.limit) - cvar
+        slack = self.discounted_limit(env, constraint.limit) / unit - cvar
         damped = jax.lax.stop_gradient(weight) - self.damping * slack
         if not self.reward_costs:
             damped = jnp.maximum(damped, 0.0)
@@ -82,7 +83,8 @@ class WCSAC(SAC):
             "safety_weight_loss": weight * slack,
         }
         mean, variance = moments(values)
-        return losses, {"cvar": cvar, "cost_mean": jnp.mean(mean), "cost_std": jnp.mean(jnp.sqrt(variance))}
+        figures = {"cvar": cvar, "cost_mean": jnp.mean(mean), "cost_std": jnp.mean(jnp.sqrt(variance))}
+        return losses, {name: unit * figure for name, figure in figures.items()}
 
     def rates(self, learning_rate: Array) -> dict[str, Array | float]:
         return super().rates(learning_rate) | {"safety_weight": self.safety_learning_rate}
@@ -90,7 +92,8 @@ class WCSAC(SAC):
     def critic(self, env: Described, policy: SACActor, inputs: Inputs, memory: Memory) -> Gaussian | Weibull:
         """What the safety critics expect of the discounted cost to go, where the policy's likeliest action is taken."""
         action, _ = soft.act(policy.policy, inputs.obs, 0.0)
-        return self.read_tail(soft.q_values(policy.critics, inputs.obs, action))
+        unit = policy.cost_unit if self.cost_scale == "auto" else self.cost_scale
+        return self.read_tail(soft.q_values(policy.critics, inputs.obs, action), unit)
 
 
 @dataclass(frozen=True)
@@ -120,14 +123,32 @@ def wasserstein(variance: Float[Array, "*batch"], target: Float[Array, "*batch"]
 
 # Two CPU cores: a small network, and half as many gradient steps.
 SMALL: Settings = dict(num_envs=8, steps_per_update=8, batch_size=64, replay_size=100_000, hidden_sizes=(64, 64))
+# Environments that run in Python: what has proved itself for SAC on many tasks, one gradient step for every step.
+HOST: Settings = dict(
+    num_envs=4,
+    steps_per_env=256,
+    steps_per_update=1,
+    learning_rate=3e-4,
+    replay_size=300_000,
+    start_steps=1000,
+    reward_scale="auto",
+    cost_scale="auto",
+)
 
 
 def _presets(paper: WCSAC) -> dict[str, Algorithm]:
     """The comparison's own settings, as far as they are known, are the released ones."""
     # Far below the limit the damping would draw the policy towards higher costs, whatever they bring.
     tuned = replace(paper, reward_costs=False)
-    return {"paper": paper, "authors": paper, "tuned": tuned, "fast": replace(tuned, **SMALL)}
+    return {
+        "paper": paper,
+        "authors": paper,
+        "tuned": tuned,
+        "fast": replace(tuned, **SMALL),
+        "host": replace(tuned, **HOST),
+    }
 
 
 WCSAC.presets = _presets(WCSAC())
 WCSACWeibull.presets = _presets(WCSACWeibull())
+WCSAC.lengths = WCSACWeibull.lengths = {"host": 100_000}

@@ -16,6 +16,7 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
         metavar="COST",
         help="a key of info, or module:function; several as NAME=COST each (default: found, as qcrl train finds it)",
     )
+    parser.add_argument("--python", metavar="PATH", help="the Python that has the environment (default: this one)")
     parser.add_argument("--episodes", type=int, default=20, metavar="N", help="with random actions (default: 20)")
     parser.add_argument(
         "--steps", type=int, default=20_000, metavar="N", help="but no more than so many (default: 20000)"
@@ -25,19 +26,16 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
 
 
 def run(args: argparse.Namespace) -> int:
-    from qcrl.envs.host.check import check_env, limits, suggestions  # not above: --help need not wait for Gymnasium
+    from qcrl.envs.host import elsewhere, suggest  # not above: --help need not wait for Gymnasium
+    from qcrl.envs.host.check import check_env
 
-    report = check_env(**vars(args) | {"cost": costs(args.cost)})
+    python = vars(args).pop("python")
+    env = args.env if python is None else elsewhere.named(python, args.env)
+    report = check_env(**vars(args) | {"env": env, "cost": costs(args.cost)})
     print(report.environment)
     for check in report.checks:
         print(f"  {MARKS[check.holds]:<3} {check.name}: {check.seen}")
-    for line in suggestions(report):
+    for line in suggest.suggestions(report):
         print(line)
-    if report.passed and len(limits(report)):
-        cost = "".join(f" --cost {each}" for each in args.cost or ())
-        first, limit = next(iter(report.every)), f"{limits(report)[0]:.4g}"
-        asked = f"--limit {limit} --outage 0.1"
-        if first != "cost":
-            asked = f"--constraint outage:cost={first},limit={limit},probability=0.1"
-        print(f"To train: qcrl train {args.env}{cost} {asked}")
+    print(suggest.command(report, env, args.cost or ()))
     return 0 if report.passed else 1

@@ -12,6 +12,8 @@ from qcrl.kinds import Json
 if TYPE_CHECKING:
     from qcrl.evaluation.summary import Summary
 
+FEW = "costs have a handful of values only"
+
 
 def command(parser: Parser, arguments: list[str]) -> Handler:
     parser.add_argument("run", metavar="RUN", help="run folder")
@@ -61,14 +63,13 @@ def run(args: argparse.Namespace) -> int:
 
     result = evaluate(**vars(args))
     table = Table("seed", "p", "limit", "outage", "95% interval", "return", "cost", "if over", box=None)
-    table.add_column("quantile")
-    table.add_column("CVaR")
-    table.add_column("Weibull")
-    table.add_column("Gaussian")
+    fitted = any(row.gaussian for row in result.per_lane)
+    for name in ("quantile", "CVaR", *(("Weibull", "Gaussian") if fitted else ())):
+        table.add_column(name)
     for row in result.per_lane:
-        table.add_row(*_cells(row, str(row.seed)))
+        table.add_row(*_cells(row, str(row.seed), fitted))
     for row in result.pooled if len(result.per_lane) > len(result.pooled) else ():
-        table.add_row(*_cells(row, f"all {row.seeds}"))
+        table.add_row(*_cells(row, f"all {row.seeds}", fitted))
     print_table(table)
     for row in [*result.per_lane, *(result.pooled if len(result.per_lane) > len(result.pooled) else [])]:
         for line in together(row):
@@ -76,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
     actions = "the mean action" if result.deterministic else "drawn actions"
     print(
         f"{result.episodes:,} episodes each of {result.environment['id']} on {result.engine}, {actions}. "
-        "If over: the mean cost of episodes over the limit. Quantile at level 1 - p, CVaR of the worst share p; the "
-        "last two columns are the outages of the fitted tails."
+        "If over: the mean cost of episodes over the limit. Quantile at level 1 - p, CVaR of the worst share p; "
+        + ("the last two columns are the outages of the fitted tails." if fitted else f"no tail is fitted: {FEW}.")
     )
     kind = f"{'-deterministic' if result.deterministic else ''}{'-promised' if args.promised else ''}"
     name = f"evaluation-{result.engine}{kind}"
@@ -104,7 +105,7 @@ def _interval(judged: Json) -> str:
     return "" if judged["low"] is None else f" ({judged['low']:.4g} to {judged['high']:.4g})"
 
 
-def _cells(row: "Summary", seeds: str) -> list[str]:
+def _cells(row: "Summary", seeds: str, fitted: bool) -> list[str]:
     low, high = (
         "none" if bound is None else f"{bound:.1f}" for bound in (row.cost_quantile_low, row.cost_quantile_high)
     )
@@ -119,6 +120,5 @@ def _cells(row: "Summary", seeds: str) -> list[str]:
         "none" if row.mean_cost_over is None else f"{row.mean_cost_over:.1f}",
         f"{row.cost_quantile:.1f} ({low} to {high})",
         f"{row.cvar:.1f}",
-        f"{row.weibull['outage']:.4f}" if row.weibull else "no fit",
-        f"{row.gaussian['outage']:.4f}",
+        *(f"{fit['outage']:.4f}" if fit else "no fit" for fit in (row.weibull, row.gaussian) if fitted),
     ]

@@ -9,6 +9,7 @@ from qcrl.cli.main import Handler, Parser
 from qcrl.errors import UserError
 
 if TYPE_CHECKING:
+    from qcrl.envs.host.environment import HostEnv
     from qcrl.runs.folder import Run
     from qcrl.runs.jax_policy import JaxPolicy
     from qcrl.runs.lane import Lane
@@ -34,6 +35,7 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
     option("--beside", "another run, whose policy is shown at the right, in the same episode", "none", metavar="RUN")
     option("--promised", "film the certified policy of a promise", "off", action="store_true")
     option("--engine", "jax or mujoco", "jax", default="jax", metavar="ENGINE")
+    option("--workers", "processes that run the episodes of an environment in Python", "none", type=int, metavar="N")
     option("--deterministic", "take the mean action instead of drawing one", "off", action="store_true")
     return run
 
@@ -52,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
             lane = run.lane(args.seed, args.probability, args.limit)
             policy = run.policy_of(lane)
         filmed.append((run, lane, policy))
-    print(film_of(filmed, args.out, args.episode, args.episodes, args.engine, args.deterministic))
+    which = args.episode, args.episodes, args.engine, args.deterministic, args.workers or 0
+    print(film_of(filmed, args.out, *which))
     return 0
 
 
@@ -63,8 +66,10 @@ def film_of(
     episodes: int = 10,
     engine: str = "jax",
     deterministic: bool = False,
+    workers: int = 0,
 ) -> str:
     """Write the film of an episode, and say where it is and what is in it. The first policy decides which episode."""
+    from qcrl.envs import ENVIRONMENT_IDS
     from qcrl.runs.folder import label
     from qcrl.show import episode as replay
     from qcrl.show import film as video
@@ -75,14 +80,27 @@ def film_of(
     tasks = {policy.env.id for _, _, policy in filmed}
     if len(tasks) > 1:
         raise UserError(f"{' and '.join(sorted(tasks))} cannot be shown side by side; give two runs on one environment")
-    [number] = replay.choose(filmed[0][2], [which], episodes, engine, deterministic)
+    env = None if tasks < set(ENVIRONMENT_IDS) else in_python(filmed[0][0])
+    [number] = replay.choose(filmed[0][2], [which], episodes, engine, deterministic, env=env, workers=workers)
     shown = []
     for run, lane, policy in filmed:
         meaning = "" if which == "first" else f", the {which} of {episodes}"
         about = [f"{label(run.config)}, seed {lane.seed}", policy.constraint.words]
-        title = "\n".join([policy.env.id, *about, f"{engine} engine, episode {number}{meaning}"])
-        episode = replay.record(policy, lane.limit, number, engine, deterministic)
+        where = f"{engine} engine, " if env is None else ""
+        title = "\n".join([policy.env.id, *about, f"{where}episode {number}{meaning}"])
+        episode = replay.record(policy, lane.limit, number, engine, deterministic, env)
         shown.append(video.Shown(episode, lane.limit, title))
     video.film(shown, out)
     ends = [f"return {e.returns[-1]:.2f}, cost {e.costs[-1]:.4g} (limit {limit:g})" for e, limit, _ in shown]
     return f"{out}: {'; beside it '.join(ends)}"
+
+
+def in_python(run: "Run") -> "HostEnv":
+    """The environment of a run that draws its own pictures."""
+    from qcrl.evaluation.evaluate import trained_environment
+    from qcrl.sampling.play import engine_of
+
+    env = trained_environment(run)
+    if engine_of(env) != "host":
+        raise UserError(f"{env.id} cannot be drawn; only qcrl's tasks and environments that run in Python can")
+    return env  # type: ignore[return-value]

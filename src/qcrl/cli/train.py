@@ -14,7 +14,7 @@ from qcrl.constraints import Constraint, Outage, Together, from_dict
 from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.base import HOST_PRESET
 from qcrl.envs.find import find as find_environment
-from qcrl.envs.host import costs
+from qcrl.envs.host import costs, elsewhere
 from qcrl.errors import UserError, require_trust
 from qcrl.kinds import Settings
 from qcrl.runs import shapes
@@ -34,6 +34,7 @@ DEFAULTS: Settings = {
     "preset": f"{DEFAULT_PRESET}, or where the environment runs in Python {HOST_PRESET}",
     "out": "a new, timestamped one under runs/",
     "resume": "off",
+    "python": "this one",
     "cost": "found, in a step of six values or in info",
     "workers": 0,
     "step_timeout": 60.0,
@@ -83,6 +84,7 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
         action="append",
         metavar="COST",
     )
+    option("--python", "the Python that has the environment, where it cannot be installed beside qcrl", metavar="PATH")
     option("--workers", "processes that step environments in Python; 0 is this one", type=int, metavar="N")
     option("--step-timeout", "seconds to wait for a worker before giving up", type=float, metavar="S")
     option("--on-error", "what to do where an environment in Python breaks: stop, or restart it", metavar="WHAT")
@@ -152,6 +154,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"there is no run in {args.out}; give the folder of the run to continue")
     if args.env is None and _is_environment(args.algo or ""):
         args.algo, args.env = None, args.algo
+    if args.python is not None:
+        if args.env is None:
+            raise UserError("--python says where an environment is, but not which; name it, or leave --python out")
+        args.env = elsewhere.named(args.python, args.env)
     given = _with_defaults(args)
     find(given["algo"])
     env = find_environment(given["env"], asked.costs(given["cost"]))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from qcrl.envs.host.products import Product
 from qcrl.envs.host.spaces import Actions, read_actions
 from qcrl.kinds import Json, Tree
+from qcrl.nets.images import Image
 
 if TYPE_CHECKING:  # a policy can be run where there is no JAX
     import jax
@@ -94,6 +95,11 @@ def mask_of(env: Described, obs: Array) -> Array | None:
     return obs[..., size - count : size] if count else None
 
 
+def images_of(env: Described) -> tuple[Image, ...]:
+    """The images among its observations; most have none."""
+    return getattr(env, "images", ())
+
+
 class Environment(Described, Protocol):
     """A functional environment. Implementations are immutable, hashable, and pure in `reset` and `step`."""
 
@@ -125,6 +131,8 @@ class Description:
     """How many options may be masked; that many observed numbers, the last ones, say which."""
     cost: str | dict[str, str] | None = field(default=None, hash=False)
     """Where the cost of an environment that runs in Python comes from; by name where there are several."""
+    images: tuple[Image, ...] = ()
+    """Those among the observations."""
 
     @classmethod
     def of(cls, env: Described) -> Description:
@@ -140,12 +148,16 @@ class Description:
             getattr(env, "actions", None),
             getattr(env, "masks", 0),
             getattr(env, "cost_source", None),
+            images_of(env),
         )
 
     @classmethod
     def from_dict(cls, description: Json) -> Description:
         actions = description.get("actions")
-        read = {"costs": tuple(description.get("costs", ONE_COST))}
+        read = {
+            "costs": tuple(description.get("costs", ONE_COST)),
+            "images": tuple(map(Image.from_dict, description.get("images", ()))),
+        }
         return cls(**description | read | {"actions": None if actions is None else read_actions(actions)})
 
     def as_dict(self) -> Json:
@@ -154,4 +166,6 @@ class Description:
         if not self.masks:
             del filled["masks"]
         filled["costs"] = list(self.costs)
+        if filled.pop("images"):
+            filled["images"] = [image.as_dict() for image in self.images]
         return filled if self.actions is None else filled | {"actions": self.actions.as_dict()}

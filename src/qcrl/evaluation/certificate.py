@@ -134,6 +134,9 @@ class Certificate:
         digest = self.digest()
         return replace(self, sha256=digest, signature=None if key is None else sign(digest, key))
 
+    def __repr__(self) -> str:
+        return f"<Certificate {self}>"
+
     def __str__(self) -> str:
         share = f"{self.outages:,} outages in {self.episodes:,} episodes"
         if len(self.looks) > 1:

@@ -6,6 +6,7 @@ import io
 import json
 import platform
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.runs.lane import Lane, Numbers, by_setting, from_dict
 from qcrl.sampling import compilation_cache
 from qcrl.sampling.play import Totals, engine_of, play
+from qcrl.sampling.play.host import Crew
 from qcrl.sampling.play.seeds import Played, Seed
 from qcrl.stats import check_episodes
 from qcrl.version import __version__
@@ -128,6 +130,8 @@ class Player:
         self.deterministic = deterministic
         self.processes = processes
         self.progress = progress
+        self.crew = Crew((processes or 0) if self.engine == "host" else 0)
+        weakref.finalize(self, self.crew.close)
 
     def __call__(self, lanes: Sequence[Lane], episodes: int, purpose: str, episode_seed: int) -> dict[Lane, Results]:
         """Episodes for different purposes, or of different lanes, share no random numbers."""
@@ -187,7 +191,7 @@ class Player:
         jobs: list[tuple[Played, Seed]] = list(zip(policies, seeds))
         with _shown(f"{purpose} {self.env.id}", len(jobs) * episodes, self.progress) as advance:
             how = self.engine, self.deterministic, advance, self.processes
-            return play(jobs, self.env, episodes, *how, first, batch)
+            return play(jobs, self.env, episodes, *how, first, batch, self.crew)
 
 
 def results_of(lane: Lane, env: Described, totals: Totals) -> Results:

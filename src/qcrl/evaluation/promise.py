@@ -36,6 +36,7 @@ from qcrl.runs.jax_policy import write_mixture
 from qcrl.runs.lane import Lane
 from qcrl.training import loop, selection
 from qcrl.training.checks import length
+from qcrl.training.signature import with_arguments_of
 
 RECENT = 5
 """Recent policies of every training that are candidates, beside the last one."""
@@ -67,6 +68,7 @@ class Outcome(NamedTuple):
     """Which policy it is about; without a certificate, what to do."""
 
 
+@with_arguments_of(loop.train)
 def train(
     algo: str | Algorithm,
     env: object,
@@ -82,11 +84,9 @@ def train(
 ) -> Run:
     """Train all seeds under all constraints side by side, as one compiled program, and return the run.
 
-    With a promise, training is steered below it, and the best policy that can keep it is certified on fresh episodes:
-    `run.certificates` says what came of it. All other arguments are those of `qcrl.training.loop.train`.
+    With a promise, training is steered below it, and the best policy that can keep it is certified: `run.certificates`.
 
-    promise: the outage to certify. A constraint whose probability equals it is trained for less, as much as the
-        certificate needs; one with a lower probability is trained for as it is.
+    promise: the outage to certify. A constraint with that probability is trained for less, one with a lower as it is.
     confidence: of the certificate.
     """
     if promise is None:

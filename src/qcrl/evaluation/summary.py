@@ -19,6 +19,10 @@ TAIL_LEVELS = grid(25)[-8:]
 """Where a Weibull tail is fitted to the costs: the eight highest of 25 levels, as in the paper."""
 
 
+FEWEST_VALUES = 6
+"""Where episodes have fewer different costs than this, such as 0 and 1, no tail is fitted to them."""
+
+
 class Results(NamedTuple):
     """Return and cost of every episode, the cost being the one that the constraint is about."""
 
@@ -55,9 +59,9 @@ class Summary:
     cvar: float
     """Mean cost of the worst share `probability` of the episodes."""
     weibull: dict[str, float] | None
-    """Shape and scale fitted to the upper quantiles, and the outage they imply; None where these are 0 or all alike."""
-    gaussian: dict[str, float]
-    """Mean and standard deviation, and the outage they imply."""
+    """Shape and scale fitted to the upper quantiles, and the outage they imply; None where these are 0 or few."""
+    gaussian: dict[str, float] | None
+    """Mean and standard deviation, and the outage they imply; None where costs have a handful of values only."""
     learning_rate: float | None = None
     """Only where lanes of a run differ in it."""
     over_seeds: dict[str, float] | None = None
@@ -96,8 +100,8 @@ def summarise(lanes: Sequence[Lane], totals: Sequence[Results]) -> Summary:
         cost_quantile_low=quantile_low if math.isfinite(quantile_low) else None,
         cost_quantile_high=quantile_high if math.isfinite(quantile_high) else None,
         cvar=stats.cvar(costs, probability),
-        weibull=_weibull(costs, limit),
-        gaussian=_gaussian(costs, limit),
+        weibull=None if few_valued(costs) else _weibull(costs, limit),
+        gaussian=None if few_valued(costs) else _gaussian(costs, limit),
         learning_rate=lanes[0].learning_rate,
         over_seeds=_over_seeds(totals, limit) if len(lanes) > 1 else None,
         **_together(lanes[0].constraints, totals),
@@ -136,6 +140,11 @@ def _judged(key: str, constraint: Constraint, costs: Float[np.ndarray, " n"]) ->
         "mean_cost": float(costs.mean()),
         "mean_cost_over": float(costs[over].mean()) if over.any() else None,
     }
+
+
+def few_valued(costs: Float[np.ndarray, " n"]) -> bool:
+    """Whether costs have so few values that a distribution with a density says nothing about them."""
+    return len(np.unique(costs)) < min(FEWEST_VALUES, len(costs))
 
 
 def _weibull(costs: Float[np.ndarray, " n"], limit: float) -> dict[str, float] | None:

@@ -1,10 +1,13 @@
 """The actor-critic network of Appendix E.1: an MLP, an optional LSTM, and all heads as one linear layer.
 
+Images among the observations are looked at by a small CNN before the MLP.
+
 `Network.step` walks one step with a memory, for acting; `Network.sequence` runs whole stretches of trajectories, for
 learning. Both give the same numbers.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -14,7 +17,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from qcrl.kinds import Json, Tree
-from qcrl.nets import lstm
+from qcrl.nets import images, lstm
+from qcrl.nets.images import Image
 from qcrl.nets.lstm import matmul
 
 Params = dict[str, Tree]
@@ -105,16 +109,24 @@ class Normaliser(NamedTuple):
     samples: Float[Array, ""]
 
     @staticmethod
-    def init(size: int) -> "Normaliser":
-        return Normaliser(jnp.zeros(size), jnp.ones(size), jnp.zeros(()))
+    def init(size: int, pictures: Sequence[Image] = ()) -> "Normaliser":
+        variance = jnp.ones(size)
+        for image in pictures:
+            variance = variance.at[image.start : image.end].set(images.WHITE**2)
+        return Normaliser(jnp.zeros(size), variance, jnp.zeros(()))
 
-    def update(self, batch: Float[Array, "*batch input"]) -> "Normaliser":
-        """Mean and variance over everything seen so far, this batch included."""
+    def update(self, batch: Float[Array, "*batch input"], pictures: Sequence[Image] = ()) -> "Normaliser":
+        """Mean and variance over everything seen so far, this batch included. All pixels of an image share theirs."""
         batch = batch.reshape(-1, batch.shape[-1])
         samples = self.samples + batch.shape[0]
         share = batch.shape[0] / samples
-        shift = jnp.mean(batch, axis=0) - self.mean
-        variance = (1 - share) * self.variance + share * (jnp.var(batch, axis=0) + (1 - share) * shift**2)
+        mean, spread = jnp.mean(batch, axis=0), jnp.var(batch, axis=0)
+        for image in pictures:
+            pixels = slice(image.start, image.end)
+            all_spread = jnp.mean(spread[pixels]) + jnp.var(mean[pixels])
+            mean, spread = mean.at[pixels].set(jnp.mean(mean[pixels])), spread.at[pixels].set(all_spread)
+        shift = mean - self.mean
+        variance = (1 - share) * self.variance + share * (spread + (1 - share) * shift**2)
         return Normaliser(self.mean + share * shift, variance, samples)
 
     def __call__(self, x: Float[Array, "*batch input"], clip: float) -> Float[Array, "*batch input"]:
@@ -141,11 +153,19 @@ class Network:
     """All outputs but the policy's come from an MLP of their own; there is no LSTM then."""
     choices: tuple[int, ...] = ()
     """How many options each choice has, where an action has several parts."""
+    images: tuple[Image, ...] = ()
+    """Those among the observations."""
 
     def init(self, key: Array, obs_size: int, action_size: int, outputs: int) -> tuple[Params, Normaliser]:
         """Kernels uniform within 1 / sqrt(fan in), biases 0."""
         width = inputs = obs_size + self.costs * (self.cost_input == "observation")
-        layers: list[tuple[str, int, int, int]] = []
+        layers: list[tuple[str, int, int, float]] = []
+        for place, image in enumerate(self.images):
+            width += image.features - image.size
+            # Wider by the square root of 6, as ReLU layers need it; a square has four blocks.
+            own = [(rows, columns, 4 * rows / 6) for rows, columns in image.kernels]
+            layers += [(f"cnn_{place}_{index}", *sizes) for index, sizes in enumerate(own)]
+        seen = width
         for index, size in enumerate(self.hidden_sizes):
             layers.append((f"mlp_{index}", width, size, width))
             width = size
@@ -154,7 +174,7 @@ class Network:
             layers.append(("lstm", width, 4 * self.lstm_size, self.lstm_size))
             width = self.lstm_size
         if self.separate:
-            sizes = (inputs, *self.hidden_sizes)
+            sizes = (seen, *self.hidden_sizes)
             layers += [(f"critic_{i}", sizes[i], size, sizes[i]) for i, size in enumerate(self.hidden_sizes)]
             layers.append(("critic_heads", width, outputs - action_size, width))
             outputs = action_size
@@ -163,10 +183,13 @@ class Network:
         ends = np.cumsum([rows * columns for _, rows, columns, _ in layers])
         drawn = jnp.split(jax.random.uniform(key, (int(ends[-1]),), minval=-1.0), ends[:-1])
         params = {
-            name: {"kernel": values.reshape(rows, columns) / fan_in**0.5, "bias": jnp.zeros(columns)}
+            name: {
+                "kernel": values.reshape(rows, columns) / fan_in**0.5,
+                "bias": jnp.zeros(columns // 4 if name.startswith("cnn_") else columns),
+            }
             for values, (name, rows, columns, fan_in) in zip(drawn, layers)
         }
-        return params, Normaliser.init(inputs)
+        return params, Normaliser.init(inputs, self.images)
 
     def initial_memory(self, *batch: int) -> Memory:
         """Nothing remembered yet; nothing at all where there is no LSTM and no late cost."""
@@ -184,6 +207,7 @@ class Network:
             "clip": self.observation_clip if math.isfinite(self.observation_clip) else None,
             "late_cost": self.late_cost,
             "costs": self.costs,
+            "images": [image.as_dict() for image in self.images],
         }
 
     def observed(self, inputs: Inputs) -> Float[Array, "*batch input"]:
@@ -247,10 +271,15 @@ class Network:
         return Seen(features, jnp.concatenate(beside, axis=-1))
 
     def _mlp(self, params: Params, seen: Seen) -> Array:
-        own = self._trunk(params, "mlp", seen.features)
+        features = seen.features
+        if self.images:
+            layer = lambda name: (params[name]["kernel"], params[name]["bias"])
+            layers = [[layer(f"cnn_{place}_{index}") for index in range(2)] for place in range(len(self.images))]
+            features = images.features(features, self.images, layers, jnp)
+        own = self._trunk(params, "mlp", features)
         if "critic_heads" not in params:
             return own
-        return jnp.concatenate([own, self._trunk(params, "critic", seen.features)], axis=-1)
+        return jnp.concatenate([own, self._trunk(params, "critic", features)], axis=-1)
 
     def _trunk(self, params: Params, name: str, x: Array) -> Array:
         for index in range(len(self.hidden_sizes)):

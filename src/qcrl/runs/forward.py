@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from qcrl.errors import UserError
 from qcrl.kinds import Json
+from qcrl.nets.images import Image, features
 
 Array = NDArray[np.float32]
 Arrays = dict[str, np.ndarray]
@@ -32,7 +33,7 @@ class Known(NamedTuple):
     spent: Array
     time: Any
     """One number, as the reward, or one for each row of a batch."""
-    asked: Array | tuple[()] = ()
+    asked: Any = ()
     """Where in their ranges limit and probability lie, where the policy serves many."""
 
 
@@ -70,6 +71,35 @@ def build(description: Json, arrays: Arrays, action_size: int) -> Forward:
     return kind(description, arrays, action_size)
 
 
+class Left(NamedTuple):
+    """One number that a policy sees beside the observation: what is left of a budget or of the time, or asked for."""
+
+    kind: str
+    """budget, time or asked."""
+    which: int
+    """The cost that the budget is for, or the axis that is asked for."""
+    limit: tuple[float, float] = (0.0, 0.0)
+    """Lowest and highest; of time the longest."""
+    unit: float | None = None
+    """What is left counts in multiples of this, or where it is none, of the limit, which counts as `least` at least."""
+    least: float = 0.0
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+
+    def __call__(self, known: Known) -> Any:
+        if self.kind == "time":
+            return 1 - known.time / self.limit[1]
+        if self.kind == "asked":
+            return 2 * known.asked[..., self.which] - 1
+        limit: Any = self.limit[0]
+        highest = self.limit[1]
+        if limit == highest and known.spent.ndim == 1 and self.unit:  # quickest in Python's own numbers
+            return min(max((limit - known.spent.item(self.which)) / self.unit, self.bounds[0]), self.bounds[1])
+        if limit < highest:
+            limit = limit + known.asked[..., 0] * (highest - limit)
+        unit = self.unit or np.where((whole := np.maximum(limit, self.least)) > 0, whole, 1.0)
+        return np.clip((limit - known.spent[..., self.which]) / unit, *self.bounds)
+
+
 class NetworkForward:
     """MLP, LSTM and heads, as `nets.network.Network` has them."""
 
@@ -81,6 +111,8 @@ class NetworkForward:
         self.choices = tuple(about["choices"])
         self.numbers = action_size - sum(self.choices)
         self.masks: int = about.get("masks", 0)
+        self.images = tuple(map(Image.from_dict, about["images"]))
+        self.pictures = [[params(f"cnn_{i}_{index}") for index in range(2)] for i in range(len(self.images))]
         self.layers = [params(f"mlp_{index}") for index in range(about["layers"])]
         kernel, bias = params("heads")
         self.heads = np.ascontiguousarray(kernel[:, :action_size]), bias[:action_size].copy()
@@ -91,12 +123,8 @@ class NetworkForward:
         self.std = np.exp(arrays["params/log_std"]) if self.numbers else np.zeros(0, np.float32)
         self.late_costs: int = about["costs"] if about["late_cost"] else 0
         self.clip = np.float32(np.inf if about["clip"] is None else about["clip"])
-        self.budget = about["budget"]
-        self.limit = float(arrays["constraints/0/limit"]) if self.budget else math.inf
-        self.unit = 1.0
-        if self.budget:
-            scale = self.budget["scale"]
-            self.unit = (self.limit or 1.0) if scale is None else max(self.limit, scale)
+        self.bounds = np.full_like(self.mean, -self.clip), np.full_like(self.mean, self.clip)
+        self.left = [Left(**each) for each in about["left"]]
 
     def blank(self, *batch: int) -> Memory:
         sizes = [self.lstm_size] * 2 * (self.lstm_size > 0) + [self.late_costs] * (self.late_costs > 0)
@@ -104,14 +132,16 @@ class NetworkForward:
 
     def __call__(self, known: Known, memory: Memory) -> tuple[Head, Memory]:
         cost = memory[-1] if self.late_costs else known.cost
-        # In place: a call is mostly the overhead of its operations.
+        # In place, and by methods: a call is mostly the overhead of its operations.
         x = self._seen(known, cost)
         x -= self.mean
         x *= self.inverse
-        np.maximum(x, -self.clip, out=x)
-        np.minimum(x, self.clip, out=x)
+        np.maximum(x, self.bounds[0], out=x)
+        np.minimum(x, self.bounds[1], out=x)
+        if self.images:
+            x = features(x, self.images, self.pictures, np)
         for kernel, bias in self.layers:
-            x = x @ kernel
+            x = x.dot(kernel)
             x += bias
             np.tanh(x, out=x)
         after: Memory = ()
@@ -123,29 +153,26 @@ class NetworkForward:
             x = x + after[0] if self.about["skip"] else after[0]
         if self.late_costs:
             after = (*after, known.cost)
-        out = x @ self.heads[0]
+        out = x.dot(self.heads[0])
         out += self.heads[1]
         if self.masks:
             mask = known.obs[..., -self.masks :]
             out[..., self.numbers :] = np.where(mask > 0, out[..., self.numbers :], FORBIDDEN)
-        mean = out[..., : self.numbers]
-        return Head(np.tanh(mean) if self.about["tanh_mean"] else mean, out[..., self.numbers :], self.std), after
+        mean = out[..., : self.numbers] if self.choices else out
+        logits = out[..., self.numbers :] if self.choices else out[..., :0]
+        return Head(np.tanh(mean) if self.about["tanh_mean"] else mean, logits, self.std), after
 
     def _seen(self, known: Known, cost: Array) -> Array:
-        """Observation, what is left of the budget, and of the time where that is known, and the cost, where seen."""
-        at = known.obs.shape[-1]
+        """The observation, what is left and asked for, where that is seen, and the cost, likewise."""
+        size = known.obs.shape[-1]
         x = np.empty((*known.obs.shape[:-1], self.mean.size), np.float32)
-        x[..., :at] = known.obs
-        if self.budget is not None:
-            low, high = self.budget["range"]
-            left = (self.limit - known.spent[..., self.budget["cost"]]) / self.unit
-            x[..., at] = min(max(left, low), high) if left.ndim == 0 else np.clip(left, low, high)
-            at += 1
-            if self.budget["horizon"]:
-                x[..., at] = 1 - known.time / self.budget["horizon"]
-                at += 1
+        columns = x if x.ndim == 1 else x.T  # without an ellipsis, which takes as long as a column
+        columns[:size] = known.obs.T
+        for left in self.left:
+            columns[size] = left(known)
+            size += 1
         if self.about["cost_input"] == "observation":
-            x[..., at:] = cost
+            columns[size:] = cost.T
         return x
 
     def _remember(self, x: Array, cell: Array) -> Memory:

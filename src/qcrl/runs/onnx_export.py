@@ -12,8 +12,9 @@ import numpy as np
 from qcrl.envs.host.products import Product
 from qcrl.errors import UserError
 from qcrl.kinds import Json
+from qcrl.nets.images import filters
 from qcrl.runs.checkpoints import write_file
-from qcrl.runs.forward import FORBIDDEN, LOG_STD_RANGE, Known, NetworkForward, SoftForward, one_hots
+from qcrl.runs.forward import FORBIDDEN, LOG_STD_RANGE, Known, Left, NetworkForward, SoftForward, one_hots
 from qcrl.runs.numpy_policy import NumpyPolicy
 
 OPSET = 17
@@ -135,8 +136,7 @@ def _network(graph: Graph, net: NetworkForward, policy: NumpyPolicy) -> dict[str
     x, after = graph.input("obs", policy.env.observation_size), {}
     told = "cost" in policy.needs and net.about["cost_input"] != "none"
     cost = graph.input("cost", costs) if told else ""
-    if net.budget:
-        x = graph.join([x, _left(graph, net, costs)])
+    x = graph.join([x, *(_left(graph, left, costs) for left in net.left)])
     if net.late_costs:
         after["late_cost"], cost = cost, graph.input("late_cost", costs)
     if net.about["cost_input"] == "observation":
@@ -144,6 +144,8 @@ def _network(graph: Graph, net: NetworkForward, policy: NumpyPolicy) -> dict[str
     x = graph.add("Mul", graph.add("Sub", x, graph.constant(net.mean)), graph.constant(net.inverse))
     if np.isfinite(net.clip):
         x = graph.clip(x, -net.clip, net.clip)
+    if net.images:
+        x = _look(graph, x, net)
     for layer in net.layers:
         x = graph.add("Tanh", graph.linear(x, layer))
     if net.lstm is not None:
@@ -180,16 +182,48 @@ def _network(graph: Graph, net: NetworkForward, policy: NumpyPolicy) -> dict[str
     return {"raw": graph.join(parts), **after}
 
 
-def _left(graph: Graph, net: NetworkForward, costs: int) -> str:
-    """What is left of the budget, and of the time where that is known."""
-    at, (low, high) = net.budget["cost"], net.budget["range"]
-    spent = graph.columns(graph.input("spent", costs), at, at + 1)
-    left = graph.add("Div", graph.add("Sub", graph.constant(net.limit), spent), graph.constant(net.unit))
-    parts = [graph.clip(left, low, high)]
-    if net.budget["horizon"]:
-        share = graph.add("Div", graph.input("time", 1), graph.constant(net.budget["horizon"]))
-        parts.append(graph.add("Sub", graph.constant(1.0), share))
-    return graph.join(parts)
+def _left(graph: Graph, left: Left, costs: int) -> str:
+    """What is left of a budget or of the time, or asked for."""
+    number = graph.constant
+    if left.kind == "time":
+        share = graph.add("Div", graph.input("time", 1), number(left.limit[1]))
+        return graph.add("Sub", number(1.0), share)
+    if left.kind == "asked":
+        position = graph.columns(graph.input("asked", 2), left.which, left.which + 1)
+        return graph.add("Sub", graph.add("Mul", position, number(2.0)), number(1.0))
+    (lowest, highest), limit = left.limit, number(left.limit[0])
+    if lowest < highest:
+        position = graph.columns(graph.input("asked", 2), 0, 1)
+        limit = graph.add("Add", graph.add("Mul", position, number(highest - lowest)), limit)
+    if left.unit:
+        unit = number(left.unit)
+    else:
+        whole = graph.add("Max", limit, number(left.least))
+        unit = graph.add("Where", graph.add("Greater", whole, number(0.0)), whole, number(1.0))
+    spent = graph.columns(graph.input("spent", costs), left.which, left.which + 1)
+    return graph.clip(graph.add("Div", graph.add("Sub", limit, spent), unit), *left.bounds)
+
+
+def _look(graph: Graph, x: str, net: NetworkForward) -> str:
+    """What the CNN sees of each image, behind the numbers that are no pixels."""
+    at, seen = 0, []
+    for image in net.images:
+        seen += [graph.columns(x, at, image.start)] if at < image.start else []
+        at = image.end
+    seen += [graph.columns(x, at, net.mean.size)] if at < net.mean.size else []
+    for image, layers in zip(net.images, net.pictures):
+        shape = lambda *sizes: graph.constant([-1, *sizes], np.int64)
+        y = graph.add("Reshape", graph.columns(x, image.start, image.end), shape(*image.shape))
+        channels_first = (*image.order[2:], *image.order[:2])
+        y = graph.add("Transpose", y, perm=[0, *(1 + axis for axis in channels_first)])
+        y, sides = graph.add("Reshape", y, shape(image.channels, *image.sides)), image.sides
+        for block, (kernel, bias) in zip(image.blocks, layers):
+            missing = [-side % block for side in sides]
+            sides = -(-sides[0] // block) - 1, -(-sides[1] // block) - 1
+            weights = graph.constant(filters(kernel, block)), graph.constant(bias)
+            y = graph.add("Relu", graph.add("Conv", y, *weights, strides=[block] * 2, pads=[0, 0, *missing]))
+        seen.append(graph.add("Reshape", graph.add("Transpose", y, perm=[0, 2, 3, 1]), shape(image.features)))
+    return graph.join(seen)
 
 
 def _gumbel(graph: Graph, noise: str) -> str:
@@ -220,9 +254,9 @@ def _to_env(graph: Graph, raw: str, policy: NumpyPolicy) -> str:
     if actions.discrete:
         chosen = graph.add("ArgMax", raw, axis=-1, keepdims=0)
         return graph.add("Add", chosen, graph.constant(actions.start, np.int64))
-    low, high, free, bottom, span, _ = actions.map
-    unit = graph.add("Mul", graph.add("Add", graph.clip(raw, -1.0, 1.0), graph.constant(1.0)), graph.constant(span / 2))
-    mapped = graph.add("Add", unit, graph.constant(bottom))
+    low, high, free, middle, half, _ = actions.map
+    scaled = graph.add("Mul", graph.clip(raw, -1.0, 1.0), graph.constant(half))
+    mapped = graph.add("Add", scaled, graph.constant(middle))
     if free is not None:
         mapped = graph.add("Where", graph.constant(free, bool), raw, mapped)
     limited = graph.clip(mapped, low, high)
@@ -244,7 +278,8 @@ def compare(policy: NumpyPolicy, model: bytes, rows: int = 64, steps: int = 3) -
 
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
-    rng, carry, worst = np.random.default_rng(0), policy.initial(batch=rows), 0.0
+    rng, worst = np.random.default_rng(0), 0.0
+    carry = policy.fresh(None, rows)._replace(asked=rng.random((rows, 2), np.float32) if "asked" in names else ())
     memory = {name: None for name in names if name in ("hidden", "cell", "late_cost")}
     for _ in range(steps):
         obs = rng.normal(size=(rows, policy.env.observation_size)).astype(np.float32)
@@ -274,5 +309,6 @@ def _feed(known: Known, names: Sequence[str]) -> dict[str, np.ndarray]:
         "cost": known.cost,
         "spent": known.spent,
         "time": column(known.time),
+        "asked": known.asked,
     }
     return {name: value for name, value in values.items() if name in names}

@@ -81,7 +81,7 @@ class Policy:
         position = self.position(limit, probability)
         if batch is not None and not isinstance(position, tuple):
             position = np.broadcast_to(position, (batch, len(position)))
-        return self._fresh(rng, batch)._replace(asked=position)
+        return self.fresh(rng, batch)._replace(asked=position)
 
     def position(self, limit: float | None = None, probability: float | None = None) -> Tree:
         """Where in its ranges these lie; empty where it has none. What it was not trained for is an error."""
@@ -98,7 +98,8 @@ class Policy:
         )
         return np.array(found, np.float32) if ranged else ()
 
-    def _fresh(self, rng: np.random.Generator | int | None, batch: int | None) -> Carry:
+    def fresh(self, rng: np.random.Generator | int | None, batch: int | None) -> Carry:
+        """The carry at the start, for a policy that is asked for nothing, or not yet."""
         sizes = () if batch is None else (batch,)
         generator = self._entropy if rng is None else np.random.default_rng(rng)
         zeros = lambda size: np.zeros((*sizes, size), np.float32)
@@ -107,7 +108,7 @@ class Policy:
 
     def restart(self, carry: Carry, ended: np.ndarray, rng: np.random.Generator | int | None = None) -> Carry:
         """The carry of a batch in which these episodes have ended and the next ones begin."""
-        ended, blank = np.asarray(ended, bool), self._fresh(rng, len(ended))
+        ended, blank = np.asarray(ended, bool), self.fresh(rng, len(ended))
 
         def pick(old: np.ndarray, new: np.ndarray) -> np.ndarray:
             return np.where(ended.reshape(-1, *(1,) * (np.ndim(old) - 1)), new, old)
@@ -144,6 +145,8 @@ class Policy:
         """What is known before a step, checked."""
         obs = np.asarray(obs, np.float32)
         batch = carry.spent.shape[:-1]
+        if self.env.images and obs.size == math.prod(batch + self._shape):
+            obs = obs.reshape(batch + self._shape)  # images may be given as they are
         if obs.shape != batch + self._shape:
             raise UserError(
                 f"the observation has shape {obs.shape}, but this policy was trained on {self.env.id} with shape "
@@ -159,20 +162,26 @@ class Policy:
                         f"the {name} of the step before was not given, but this policy looks at it; "
                         f"call it with {name}=..."
                     )
-        last_cost = np.zeros_like(carry.spent)
-        last_reward: Number = 0.0
-        if begun and reward is not None:
-            last_reward = np.asarray(reward, np.float32) if batch else float(reward)
-        if begun and cost is not None:
-            cost = self._costs(cost, len(batch)) if len(self.env.costs) > 1 or isinstance(cost, Mapping) else cost
-            last_cost[...] = np.asarray(cost)[..., None] if batch and np.ndim(cost) == len(batch) else cost
+        told = begun or batch
+        last_reward, last_cost = self._told(carry, reward, cost) if told else (0.0, np.zeros_like(carry.spent))
+        return Known(obs, carry.action, last_reward, last_cost, carry.spent + last_cost, carry.time, carry.asked)
+
+    def _told(self, carry: Carry, reward: Number | None, cost: Number | None) -> tuple[Number, np.ndarray]:
+        """Reward and cost of the step before, checked; 0 where they were not given, or there was none."""
+        batch = carry.spent.shape[:-1]
+        if cost is not None and (len(self.env.costs) > 1 or isinstance(cost, Mapping)):
+            cost = self._costs(cost, len(batch))
+        last_reward: Number = 0.0 if reward is None else np.asarray(reward, np.float32) if batch else float(reward)
+        last_cost = np.zeros(carry.spent.shape, np.float32)
+        if cost is not None:
+            last_cost[:] = np.asarray(cost)[..., None] if batch and np.ndim(cost) == len(batch) else cost
         if batch:
             first = carry.time == 0
             last_reward = np.where(first, np.float32(0.0), last_reward)
             last_cost[first] = 0.0
         if not (_finite(last_reward) and _finite(last_cost)):
             raise UserError("the reward or the cost of the step before is not finite; give the numbers of that step")
-        return Known(obs, carry.action, last_reward, last_cost, carry.spent + last_cost, carry.time, carry.asked)
+        return last_reward, last_cost
 
     def _costs(self, cost: Number, axes: int) -> np.ndarray:
         """Costs by name, or in a row, in the order of the environment."""
@@ -216,4 +225,6 @@ def _finite(x: Number) -> bool:
     """Whether all numbers are finite; of a single row that is mostly told by its length, which is quicker."""
     if isinstance(x, float):
         return math.isfinite(x)
-    return (x.ndim == 1 and math.isfinite(x.dot(x))) or bool(np.isfinite(x).all())
+    if x.ndim == 1 and (math.isfinite(x.item()) if x.size == 1 else math.isfinite(x.dot(x))):
+        return True
+    return bool(np.isfinite(x).all())

@@ -53,6 +53,7 @@ class Environment(TypedDict, total=False):
     costs: Annotated[list[Name], Meta(min_length=1)]
     actions: Json
     cost: str | dict[str, str]
+    images: list[Json]
 
 
 class Lane(TypedDict, total=False):
@@ -117,7 +118,7 @@ class Summary(TypedDict, total=False):
     cost_quantile_high: float | None
     cvar: Required[float]
     weibull: Required["Weibull | None"]
-    gaussian: Required["Gaussian"]
+    gaussian: Required["Gaussian | None"]
     learning_rate: float | None
     mean_costs: dict[str, float] | None
     constraints: list[Json] | None

@@ -1,6 +1,7 @@
 """Episodes of a trained policy, recorded step by step for films and replays, with the critic's view of the outage."""
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import NamedTuple
 
@@ -13,16 +14,19 @@ from qcrl.algos.quantile_advantage import CostDistribution
 from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.base import ONE_COST
 from qcrl.envs.host.environment import HostEnv, open_host
+from qcrl.envs.host.filmed import Picture, filmed
 from qcrl.envs.point.pictures import Scene, TwoPathScene
 from qcrl.errors import UserError
 from qcrl.quantiles import grid
 from qcrl.runs.jax_policy import JaxPolicy
-from qcrl.sampling.play.host import Moment, play_on_host
+from qcrl.sampling.play.host import Crew, Moment, play_on_host
 from qcrl.stats import check_episodes
 from qcrl.tails import rate
 
 SEED = [0, *b"show"]
 """Of all episodes that are shown."""
+Seen = Scene | TwoPathScene | Picture
+"""What a moment looks like."""
 CHOICES = ("median", "worst", "first")
 """Which of several episodes: by cost, and by return where costs are equal."""
 
@@ -31,7 +35,7 @@ class Episode(NamedTuple):
     """A recorded episode: step 0 is its start, before any action."""
 
     number: int
-    scenes: list[Scene | TwoPathScene]
+    scenes: Sequence[Seen]
     returns: Float[np.ndarray, " steps"]
     """Sum of rewards so far."""
     costs: Float[np.ndarray, " steps"]
@@ -43,10 +47,15 @@ class Episode(NamedTuple):
 
 
 def record(
-    policy: JaxPolicy, limit: float, number: int = 0, engine: str = "jax", deterministic: bool = False
+    policy: JaxPolicy,
+    limit: float,
+    number: int = 0,
+    engine: str = "jax",
+    deterministic: bool = False,
+    env: HostEnv | None = None,
 ) -> Episode:
-    """One episode; the same number gives the same episode."""
-    scenes: list[Scene | TwoPathScene] = []
+    """One episode; the same number gives the same episode. `env` is what it runs in, where that is none of qcrl's."""
+    scenes: list[Seen] = []
     rewards, costs, outage = [], [], []
     kind = _kind(policy)
     estimate = outage_estimator(policy, limit)
@@ -57,8 +66,8 @@ def record(
         if estimate is not None:
             outage.append(estimate(jax.tree.map(lambda x: x[0], moment), sum(costs)))
 
-    env = _environment(policy, engine, scenes)
-    play_on_host(policy, env, [number], SEED, deterministic, watch=watch)
+    watched = _environment(policy, engine, scenes) if env is None else filmed(env, scenes.append)
+    play_on_host(policy, watched, [number], SEED, deterministic, watch=watch)
     if outage:
         outage[-1] = float(sum(costs) > limit)  # nothing is to come, and the critic was never asked about that
     shown = scenes[-1 - len(costs) : -1]  # the last one is of the episode that would follow
@@ -74,8 +83,15 @@ def choose(
     engine: str = "jax",
     deterministic: bool = False,
     progress: Callable[[int], None] = lambda done: None,
+    env: HostEnv | None = None,
+    workers: int = 0,
 ) -> list[int]:
-    """Numbers of the first, the worst (highest cost, then lowest return) or the median episode in that order."""
+    """Numbers of the first, the worst (highest cost, then lowest return) or the median episode in that order.
+
+    With `workers` they are run side by side in so many processes, where the environment runs in Python.
+    """
+    if workers < 0 or (workers and env is None):
+        raise UserError(f"workers is {workers}, but {policy.env.id} needs none; leave it out")
     for name in which:
         if name not in CHOICES:
             raise UserError(f"episode is {name!r}; choose one of {', '.join(CHOICES)}")
@@ -88,14 +104,17 @@ def choose(
         progress(done)
 
     # One after the other, as they are recorded: side by side, rounding would make other episodes of them.
-    totals = play_on_host(policy, _environment(policy, engine), count, SEED, deterministic, tell, side_by_side=1)
+    played = _environment(policy, engine) if env is None else env
+    with closing(Crew(workers)) as crew:
+        given = policy, played, count, SEED, deterministic, tell, crew
+        totals = play_on_host(*given, side_by_side=max(1, workers))
     ranks = zip(totals.costs[:, _kind(policy)].tolist(), (-totals.returns).tolist(), range(count))
     ordered = [number for *_, number in sorted(ranks)]
     found = {"first": 0, "worst": ordered[-1], "median": ordered[(len(ordered) - 1) // 2]}
     return [found[name] for name in which]
 
 
-def _environment(policy: JaxPolicy, engine: str, scenes: list[Scene | TwoPathScene] | None = None) -> HostEnv:
+def _environment(policy: JaxPolicy, engine: str, scenes: list[Seen] | None = None) -> HostEnv:
     """The policy's task on either engine, stepped in Python; what it looks like goes to `scenes`."""
     from qcrl.envs.adapters.gym import GymEnv, gym_key
 

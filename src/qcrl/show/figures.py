@@ -250,8 +250,11 @@ def cost_figure(runs: Sequence[Run]) -> Figure:
         axes.set_axis_off()
     handles = [
         Line2D([], [], color=PALETTE[0], linewidth=1.8, label="episodes"),
-        Line2D([], [], color=PALETTE[1], linestyle=DASHES[1], label="Weibull tail"),
-        Line2D([], [], color=PALETTE[2], linestyle=DASHES[2], label="Gaussian"),
+        *(
+            Line2D([], [], color=PALETTE[index], linestyle=DASHES[index], label=name)
+            for index, (kind, name) in enumerate((("weibull", "Weibull tail"), ("gaussian", "Gaussian")), 1)
+            if any(pooled[kind] for _, _, pooled in shown)
+        ),
         Line2D([], [], color=GREY, linestyle=":", label="limit and asked outage"),
         Line2D([], [], color=PALETTE[0], marker="D", linestyle="", label="cost quantile at 1 - p"),
     ]

@@ -1,21 +1,26 @@
-"""Films of episodes: the scene from above, with return, cost against the limit, and the critic's estimate."""
+"""Films of episodes: the scene, with return, cost against the limit, and the critic's estimate.
+
+Scenes are seen from above, or as an environment in Python draws itself.
+"""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from importlib import import_module
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from qcrl.envs.adapters.gym_spaces import FRAMES_PER_SECOND, TRAIL
+from qcrl.envs.host.filmed import Picture
 from qcrl.envs.point.pictures import BLUE, INK, PAPER, PURPLE, VERMILLION, WHITE, Scene, draw
 from qcrl.errors import UserError
-from qcrl.show.episode import Episode
+from qcrl.show.episode import Episode, Seen
 
 FORMATS = (".mp4", ".gif")
 GREY = (95, 101, 113)
@@ -26,6 +31,10 @@ GIF_STRIDE = 4
 """A gif shows every so many steps: it stores frames whole, and viewers slow down more than 50 a second."""
 HOLD_SECONDS = 1.5
 """How long the last frame stays."""
+PALETTE_FRAMES = 4
+"""From which a gif takes its colours, and the last one."""
+GIF_RATE, GIF_FRAMES = 15, 300
+"""Of pictures that an environment itself draws: at most about so many a second, and in all."""
 
 Frame = UInt8[np.ndarray, "height width 3"]
 
@@ -40,15 +49,26 @@ class Shown(NamedTuple):
 
 def film(shown: Sequence[Shown], out: Path, progress: Callable[[int], None] = lambda done: None) -> Path:
     """Write episodes side by side to an mp4 or gif file, in the robot's own time where steps have one."""
-    gif = out.suffix.lower() == ".gif"
-    short = not isinstance(shown[0].episode.scenes[0], Scene)
-    stride = 1 if short or not gif else GIF_STRIDE
-    rate = 2.0 if short else FRAMES_PER_SECOND / stride
+    gif, first = out.suffix.lower() == ".gif", shown[0].episode.scenes[0]
     last = max(len(each.episode.scenes) for each in shown) - 1
+    rate = FRAMES_PER_SECOND if isinstance(first, Scene) else first.rate if isinstance(first, Picture) else 2.0
+    stride = 1
+    if gif and isinstance(first, Scene):
+        stride = GIF_STRIDE
+    elif gif and isinstance(first, Picture):
+        stride = max(round(rate / GIF_RATE), -(-last // GIF_FRAMES), 1)
+    rate /= stride
     frames = _told(frames_of(shown, [*range(0, last, stride), last]), progress)
     write = _write_gif if gif else _write_mp4
     write(frames, out, rate)
     return out
+
+
+def _picture(past: Sequence[Seen]) -> Image.Image:
+    """The last of these scenes, within a square; where a robot has been before is its trail."""
+    if isinstance(past[-1], Picture):
+        return ImageOps.contain(Image.open(BytesIO(past[-1].png)), (SIZE, SIZE))
+    return Image.fromarray(draw(past[-1], SIZE, [scene.robot for scene in past if isinstance(scene, Scene)]))
 
 
 def frames_of(shown: Sequence[Shown], steps: Iterable[int]) -> Iterator[Frame]:
@@ -61,11 +81,11 @@ def frames_of(shown: Sequence[Shown], steps: Iterable[int]) -> Iterator[Frame]:
         for column, each in enumerate(shown):
             now = min(step, len(each.episode.scenes) - 1)
             past = each.episode.scenes[max(0, now - TRAIL) : now + 1]
-            trail = [scene.robot for scene in past if isinstance(scene, Scene)]
-            picture.paste(Image.fromarray(draw(past[-1], SIZE, trail)), (SIZE * column, 0))
+            scene, place = _picture(past), SIZE * column
+            picture.paste(scene, (place + (SIZE - scene.width) // 2, (SIZE - scene.height) // 2))
             panel = Image.new("RGB", (PANEL, SIZE) if alone else (SIZE, BELOW), WHITE)
             _draw_panel(ImageDraw.Draw(panel), panel.width, each, now, top)
-            picture.paste(panel, (SIZE, 0) if alone else (SIZE * column, SIZE))
+            picture.paste(panel, (SIZE, 0) if alone else (place, SIZE))
         yield np.array(picture)
 
 
@@ -126,11 +146,12 @@ def _told(frames: Iterator[Frame], progress: Callable[[int], None]) -> Iterator[
 
 
 def _write_gif(frames: Iterator[Frame], out: Path, rate: float) -> None:
-    # One palette for all frames, from the first and a vivid last one, or colours would flicker.
+    # One palette for all frames, from some along the way and the vivid last one, or colours would flicker.
     images = [Image.fromarray(frame) for frame in frames]
-    sample = Image.new("RGB", (images[0].width, 2 * images[0].height))
-    sample.paste(images[0])
-    sample.paste(images[-1], (0, images[0].height))
+    chosen = [*images[:: -(-len(images) // PALETTE_FRAMES)], images[-1]]
+    sample = Image.new("RGB", (images[0].width, len(chosen) * images[0].height))
+    for place, image in enumerate(chosen):
+        sample.paste(image, (0, place * image.height))
     palette = sample.quantize(128)
     indexed = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     duration = [round(1000 / rate)] * len(indexed)

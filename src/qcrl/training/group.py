@@ -17,12 +17,12 @@ from qcrl.kinds import Json
 from qcrl.runs import checkpoints
 from qcrl.runs.lane import Lane
 from qcrl.sampling import compilation_cache, memory, program
-from qcrl.sampling.host import Watch
 from qcrl.sampling.program import Program, Workers
 from qcrl.sampling.record import Metrics, State
 from qcrl.training import claim, selection
 from qcrl.training.callback import Onlooker
 from qcrl.training.interruption import Aborted, BrokenOff, Interrupted, Interruption
+from qcrl.training.pulse import watch
 from qcrl.training.sinks.tables import Tables
 from qcrl.training.sinks.terminal import Display
 from qcrl.training.sinks.trackers import TensorBoard, WandB
@@ -112,7 +112,7 @@ class Group:
                         first,
                         self.workers,
                         self.display.say,
-                        Watch(self.tick, interruption.breakable),
+                        watch(self.tick, interruption.breakable),
                     )
                 )
                 sizes = info.get("sizes", {})

@@ -75,6 +75,7 @@ def train(
     callback: is called with every row of metrics.csv, as a dictionary, as soon as there is one. Where it returns true,
         the training is saved and ends there; so it does where it raises, and what it raised is raised again.
     overrides: hyper-parameters of the algorithm, by name. Several learning rates are trained side by side as well.
+        `qcrl train ALGO --help` lists them with what they mean; a name that is none is an error that suggests another.
     """
     if isinstance(algo, str):
         find(algo)

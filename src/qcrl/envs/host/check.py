@@ -8,7 +8,7 @@ import numpy as np
 
 from qcrl.envs import ENVIRONMENT_IDS, TASKS
 from qcrl.envs.host import boundary, costs
-from qcrl.envs.host.boundary import Single
+from qcrl.envs.host.boundary import RawStep, Single
 from qcrl.envs.host.costs import Costs, CostSource, Info
 from qcrl.envs.host.environment import maker, time_limit
 from qcrl.envs.host.products import Product
@@ -21,7 +21,6 @@ EPISODES, STEPS = 20, 20_000
 """How much is looked at: so many episodes, unless that takes more steps."""
 REPLAYED = 200
 """Steps that are compared between two runs of the same seed."""
-LEVELS = (0.5, 0.75, 0.9)
 
 
 class Check(NamedTuple):
@@ -43,6 +42,8 @@ class Report:
     lengths: np.ndarray
     every: Mapping[str, np.ndarray] = field(default_factory=dict)
     """All costs by name; `costs` are the first."""
+    ignored: tuple[str, ...] = ()
+    """What the environment reports and training pays no attention to."""
 
     @property
     def passed(self) -> bool:
@@ -100,7 +101,7 @@ def _check_all(
     checks.append(_check_spaces(first, name))
     if checks[0].holds is False:
         return Report(name, checks, *np.zeros((3, 0)))
-    source, found = _find_cost(Single(first, CostSource(), name), given)
+    source, found, ignored = _find_cost(Single(first, CostSource(), name), given)
     checks.append(found)
     played = list(_play_all(Single(first, source, name), episodes, steps, seed))
     if found.holds:
@@ -121,55 +122,7 @@ def _check_all(
     sums = [[sum(_value(cost) or 0.0 for cost in column) for column in zip(*each.costs)] for each in whole]
     totals = np.array(sums if found.holds else [], float).reshape(-1, len(source.names))
     every = dict(zip(source.names, totals.T))
-    return Report(name, checks, returns, every[source.names[0]], lengths, every)
-
-
-def suggestions(report: Report) -> list[str]:
-    """What the costs of random actions say about limits."""
-    if not report.costs.size:
-        return ["No episode with costs has ended: no limit can be suggested."]
-    several = len(report.every) > 1
-    named = {f"Cost {name}": costs for name, costs in report.every.items()} if several else {"Cost": report.costs}
-    return [line for name, costs in named.items() for line in _distribution(name, costs)]
-
-
-def _distribution(name: str, costs: np.ndarray) -> list[str]:
-    values = np.quantile(costs, LEVELS)
-    shown = ", ".join(f"{100 * level:.0f}% {value:.4g}" for level, value in zip(LEVELS, values))
-    lines = [
-        f"{name} of {costs.size} episodes with random actions: mean {costs.mean():.4g}, quantiles {shown}, "
-        f"highest {costs.max():.4g}."
-    ]
-    if not costs.any():
-        return [*lines, "Random actions cost nothing, so they say nothing about limits: take one from what costs mean."]
-    if _all_or_nothing(costs):
-        only = f"Every episode costs nothing or {costs.max():.4g}: with a limit of 0 the outage is the share of "
-        return [*lines, f"{only}episodes that cost anything."]
-    at = [f"{value:.4g} (exceeded by {np.mean(costs > value):.2f} of them)" for value in _limits(costs)]
-    return [
-        *lines,
-        f"Limits to begin with: {', '.join(at)}. A trained policy may cost more or less than random actions.",
-    ]
-
-
-def limits(report: Report) -> np.ndarray:
-    """Limits to begin with, of the first cost."""
-    return _limits(report.costs)
-
-
-def _limits(costs: np.ndarray) -> np.ndarray:
-    """Quantiles of what random actions cost, each once; whole numbers where costs are."""
-    if not costs.size or not costs.any():
-        return np.zeros(0)
-    if _all_or_nothing(costs):
-        return np.zeros(1)
-    values = np.quantile(costs, LEVELS)
-    return np.unique(np.floor(values) if np.array_equal(costs, np.round(costs)) else values)
-
-
-def _all_or_nothing(costs: np.ndarray) -> bool:
-    """Whether some episodes cost nothing, and all others the same."""
-    return not costs.all() and np.unique(costs[costs > 0]).size == 1
+    return Report(name, checks, returns, every[source.names[0]], lengths, every, ignored)
 
 
 def _factory(env: str | GymEnv) -> tuple[Callable[[], GymEnv], str]:
@@ -198,14 +151,25 @@ def _check_spaces(env: GymEnv, name: str) -> Check:
     return Check("spaces can be trained", True, f"{observed} observed numbers, actions of {kind}")
 
 
-def _find_cost(trial: Single, given: CostSource | None) -> tuple[CostSource, Check]:
+def _find_cost(trial: Single, given: CostSource | None) -> tuple[CostSource, Check, tuple[str, ...]]:
+    """Where costs are, whether that could be told, and what is not looked at."""
     trial.raw_reset(0)
     seen = trial.raw_step(_sample(trial, seed=0))
     try:
         source = costs.find(seen.info, seen.values, trial.name) if given is None else given
     except UserError as error:
-        return CostSource("cost"), Check("a place for the cost", False, str(error))
-    return source, Check("a place for the cost", True, f"{source}, {'found' if given is None else 'as given'}")
+        return CostSource("cost"), Check("a place for the cost", False, str(error)), ()
+    how = f"{source}, {'found' if given is None else 'as given'}"
+    return source, Check("a place for the cost", True, how), _ignored(source, seen)
+
+
+def _ignored(source: CostSource, seen: RawStep) -> tuple[str, ...]:
+    """Of a function nobody knows what it looks at, but a cost beside it is surely not seen."""
+    keys = {each.key for each in source.each} | {"action_mask"}
+    by_function = any(each.function is not None for each in source.each)
+    kept = [key for key in seen.info if key not in keys and (key == "cost" or not by_function)]
+    third = seen.values == 6 and all(each.key is not None or each.function is not None for each in source.each)
+    return tuple(["the third of six values"] * third + [f'info["{key}"]' for key in kept])
 
 
 def _sample(single: Single, seed: int | None = None) -> np.ndarray:

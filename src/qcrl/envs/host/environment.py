@@ -9,16 +9,17 @@ import numpy as np
 
 from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.base import HOST_PRESET
-from qcrl.envs.host import boundary, costs
+from qcrl.envs.host import boundary, costs, elsewhere
 from qcrl.envs.host.costs import Costs, CostSource
 from qcrl.envs.host.fleet import Fleet, Local
 from qcrl.envs.host.products import Product
 from qcrl.envs.host.restarting import Restarting
-from qcrl.envs.host.spaces import Actions, check_observations, describe_actions, random_actions
+from qcrl.envs.host.spaces import Actions, check_observations, describe_actions, find_images, random_actions
 from qcrl.envs.host.vector import Vector
 from qcrl.envs.host.workers import Workers
 from qcrl.errors import UserError, import_named, load, path_of, trust
 from qcrl.kinds import GymEnv, GymSpace
+from qcrl.nets.images import Image
 
 ASSUMED_HORIZON = 1000
 """Where an environment states no time limit.
@@ -50,6 +51,8 @@ class HostEnv:
     """How many options may be masked; that many observed numbers, the last ones, say which."""
     draws: bool = False
     """Every episode draws its limit and probability."""
+    images: tuple[Image, ...] = ()
+    """Those among the observations."""
 
     fixed_length = False
     suited_preset = HOST_PRESET
@@ -109,9 +112,10 @@ class HostEnv:
 
     def __str__(self) -> str:
         how = "found automatically" if self.found else "as given"
+        pictures = ", images among them" if self.images else ""
         return (
-            f"{self.id}: the cost is {self.source} ({how}); {self.actions}; {self.observation_size} observed numbers; "
-            f"episodes are taken to last {self.horizon:,} steps at most"
+            f"{self.id}: the cost is {self.source} ({how}); {self.actions}; {self.observation_size} observed numbers"
+            f"{pictures}; episodes are taken to last {self.horizon:,} steps at most"
         )
 
 
@@ -156,7 +160,8 @@ def open_host(env: str | GymEnv, cost: Costs | CostSource = None) -> HostEnv:
         boundary.close(only, env_id)
     kept = None if make else only
     limit = time_limit(only)
-    return HostEnv(env_id, make, kept, space, size + masks, action_size, actions, source, found, *limit, masks)
+    seen = space, size + masks, action_size, actions
+    return HostEnv(env_id, make, kept, *seen, source, found, *limit, masks, images=find_images(space))
 
 
 def _masks(env: GymEnv, env_id: str, options: int) -> int:
@@ -189,7 +194,9 @@ def _open_vector(env: GymEnv, source: CostSource | None) -> HostEnv:
     trial.step(_sample(env, env_id, seed=0))
     assert trial.source is not None
     space = env.single_observation_space
-    return HostEnv(env_id, None, env, space, size, action_size, actions, trial.source, source is None, *time_limit(env))
+    seen = space, size, action_size, actions
+    found = trial.source, source is None, *time_limit(env)
+    return HostEnv(env_id, None, env, *seen, *found, images=find_images(space))
 
 
 def _try(
@@ -227,7 +234,10 @@ def _sample(env: GymEnv, env_id: str, seed: int | None = None) -> np.ndarray:
 
 
 def maker(text: str) -> Callable[[], GymEnv]:
-    """Gymnasium's id, with or without the module that registers it, or module:function."""
+    """Gymnasium's id, with or without the module that registers it, module:function, or one in another Python."""
+    if text.startswith(elsewhere.PREFIX):
+        trust(text.rpartition(":")[0])
+        return elsewhere.Maker(text)
     module, _, name = text.rpartition(":")
     if module and name.isidentifier():
         return load(text, "env")
@@ -249,10 +259,10 @@ def maker(text: str) -> Callable[[], GymEnv]:
 class _GymMaker:
     id: str
 
-    def __call__(self) -> GymEnv:
+    def __call__(self, render_mode: str | None = None) -> GymEnv:
         import gymnasium
 
-        return gymnasium.make(self.id)
+        return gymnasium.make(self.id, render_mode=render_mode)
 
 
 def _name(env: GymEnv) -> str:

@@ -14,6 +14,9 @@ from qcrl.envs.host.products import Product
 from qcrl.envs.host.values import shown
 from qcrl.errors import UserError
 from qcrl.kinds import GymSpace, Json, Settings, Tree
+from qcrl.nets.images import Image, is_image
+
+MINUS_ONE, ONE = np.float32(-1.0), np.float32(1.0)  # not Python's: NumPy would convert them at every call
 
 
 @dataclass(frozen=True)
@@ -36,21 +39,25 @@ class Actions:
         """
         if self.discrete:
             return self.start + np.argmax(actions, axis=-1)
-        low, high, free, bottom, span, dtype = self.map
-        mapped = bottom + (np.minimum(np.maximum(actions, -1.0), 1.0) + 1.0) / 2.0 * span
+        low, high, free, middle, half, dtype = self.map
+        mapped = np.maximum(actions, MINUS_ONE)
+        mapped = half * np.minimum(mapped, ONE, out=mapped)
+        mapped += middle
         if free is not None:
             mapped = np.where(free, actions, mapped)
-        chosen = np.minimum(np.maximum(mapped, low), high).astype(dtype)
+        np.minimum(np.maximum(mapped, low, out=mapped), high, out=mapped)
+        chosen = mapped.astype(dtype, copy=False)
         return chosen if len(self.shape) == 1 else chosen.reshape(*actions.shape[:-1], *self.shape)
 
     @cached_property
     def map(self) -> tuple[Any, ...]:
-        """Bounds, which numbers lack one if any do, where [-1, 1] is mapped to, and the type of actions."""
+        """Bounds, which numbers lack one if any do, middle and half width of the others, and the type of actions."""
         low, high = _limits(self.low, -np.inf), _limits(self.high, np.inf)
         both = np.isfinite(low) & np.isfinite(high)
-        bottom = np.where(both, low, 0.0)
-        span = np.where(both, high, 0.0) - bottom
-        return low, high, None if both.all() else ~both, bottom, span, np.dtype(self.dtype)
+        bottom, top = np.where(both, low, 0.0), np.where(both, high, 0.0)
+        dtype = np.dtype(self.dtype)
+        low, high, middle, half = (x.astype(dtype) for x in (low, high, (bottom + top) / 2, (top - bottom) / 2))
+        return low, high, None if both.all() else ~both, middle, half, dtype
 
     def as_dict(self) -> Json:
         """As JSON would give it back."""
@@ -121,6 +128,20 @@ def check_observations(space: GymSpace, env_id: str) -> int:
             "trained; wrap the environment with gymnasium.wrappers.TransformObservation"
         )
     return flatdim(space)
+
+
+def find_images(space: GymSpace, start: int = 0) -> tuple[Image, ...]:
+    """Where images lie in flattened observations: arrays of bytes that are large enough."""
+    from gymnasium.spaces import Box, Dict, Tuple, flatdim
+
+    if isinstance(space, Box):
+        return (Image(start, tuple(space.shape)),) if is_image(space.shape, space.dtype) else ()
+    found: tuple[Image, ...] = ()
+    if isinstance(space, Dict | Tuple):
+        for part in space.values() if isinstance(space, Dict) else space:
+            found += find_images(part, start)
+            start += flatdim(part)
+    return found
 
 
 def _is_flat(space: GymSpace) -> bool:

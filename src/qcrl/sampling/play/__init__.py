@@ -1,12 +1,13 @@
 """Playing: policies walked through whole, fresh episodes, a fixed number of them, wherever the environment runs."""
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from qcrl.envs.base import Described, Environment
 from qcrl.envs.host.environment import HostEnv, is_vector
 from qcrl.errors import UserError
 from qcrl.sampling.play.device import play_on_device
-from qcrl.sampling.play.host import play_on_host
+from qcrl.sampling.play.host import Crew, play_on_host
 from qcrl.sampling.play.mujoco import play_in_mujoco
 from qcrl.sampling.play.seeds import Played, Progress, Seed, Totals
 
@@ -37,10 +38,12 @@ def play(
     processes: int | None = None,
     first: int = 0,
     batch: int | None = None,
+    crew: Crew | None = None,
 ) -> list[Totals]:
     """Exactly `episodes` of every policy, each with a seed of its own, from number `first` on, to their end.
 
     batch: episodes that one compiled program runs, where one serves several calls.
+    crew: what steps an environment in Python; without one, `processes` that end with the call.
     """
     match engine_of(env, engine):
         case "mujoco":
@@ -48,10 +51,9 @@ def play(
         case "host":
             host: HostEnv = env  # type: ignore[assignment]
             numbers = range(first, first + episodes)
-            return [
-                play_on_host(policy, host, numbers, seed, deterministic, progress, processes or 0)
-                for policy, seed in jobs
-            ]
+            with closing(Crew(processes or 0)) as hired:
+                given = deterministic, progress, crew or hired
+                return [play_on_host(policy, host, numbers, seed, *given) for policy, seed in jobs]
         case _:
             own: Environment = env  # type: ignore[assignment]
             return play_on_device(jobs, own, episodes, deterministic, progress, first=first, batch=batch)

@@ -1,8 +1,8 @@
 """Whole, fresh episodes in environments that run in Python."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from qcrl.envs.base import Described
 from qcrl.envs.host.environment import HostEnv, is_vector
+from qcrl.envs.host.fleet import Fleet
 from qcrl.errors import UserError
 from qcrl.kinds import Tree
 from qcrl.nets.network import Inputs, Memory
@@ -33,6 +34,35 @@ class Moment(NamedTuple):
     memory: Memory
 
 
+class Crew:
+    """Worker processes that stay from one call of `play_on_host` to the next, until it is closed."""
+
+    def __init__(self, workers: int = 0) -> None:
+        """Without workers, environments are made anew for every call, in this process."""
+        self.workers = workers
+        self.kept: tuple[HostEnv, int, Fleet] | None = None
+
+    @contextmanager
+    def fleet(self, env: HostEnv, count: int) -> Iterator[Fleet]:
+        if not self.workers:
+            with closing(env.fleet(count)) as fleet:
+                yield fleet
+            return
+        if self.kept is None or self.kept[:2] != (env, count):
+            self.close()
+            self.kept = (env, count, env.fleet(count, self.workers))
+        try:
+            yield self.kept[2]
+        except BaseException:
+            self.close()  # a step may be under way
+            raise
+
+    def close(self) -> None:
+        if self.kept is not None:
+            self.kept[2].close()
+        self.kept = None
+
+
 def play_on_host(
     policy: Played,
     env: HostEnv,
@@ -40,7 +70,7 @@ def play_on_host(
     seed: Seed,
     deterministic: bool = False,
     progress: Progress = lambda done: None,
-    workers: int = 0,
+    crew: Crew = Crew(),  # noqa: B008
     watch: Callable[[Moment], None] | None = None,
     side_by_side: int = SIDE_BY_SIDE,
 ) -> Totals:
@@ -67,7 +97,7 @@ def play_on_host(
         lambda x: np.broadcast_to(x, (count, *jnp.shape(x))), policy.algorithm.initial_memory(policy.env)
     )
     upcoming = [_seed(words, number(turn + count)) for turn in turns]
-    with closing(env.fleet(count, workers)) as fleet:
+    with crew.fleet(env, count) as fleet:
         obs = fleet.reset([_seed(words, number(turn)) for turn in turns])
         inputs, told = _first(env, obs), time.monotonic()
         while np.isnan(totals).any():

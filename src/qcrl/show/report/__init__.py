@@ -248,7 +248,7 @@ def _shown_policy(run: Run, lane: Lane) -> tuple[JaxPolicy, str]:
         return run.policy_of(lane), f"seed {lane.seed}"
 
 
-def _scenes(scenes: Sequence[Scene | TwoPathScene]) -> Json:
+def _scenes(scenes: Sequence[replay.Seen]) -> Json:
     """What the page draws, column by column."""
     first = scenes[0]
     if isinstance(first, TwoPathScene):
@@ -263,9 +263,9 @@ def _scenes(scenes: Sequence[Scene | TwoPathScene]) -> Json:
     moments = [scene for scene in scenes if isinstance(scene, Scene)]
     return {
         "kind": "point",
-        **{size: getattr(first.task, size) for size in TASK_SIZES},
-        "hazards": _short(first.hazards),
-        "buttons": _short(first.buttons),
+        **{size: getattr(moments[0].task, size) for size in TASK_SIZES},
+        "hazards": _short(moments[0].hazards),
+        "buttons": _short(moments[0].buttons),
         "robot": [_short(np.append(scene.robot, scene.heading), 4) for scene in moments],
         "goal": [None if scene.goal is None else _short(scene.goal) for scene in moments],
         "goal_button": [scene.goal_button for scene in moments],

@@ -101,7 +101,10 @@ function showTogether(evaluation) {
 function showDistribution() {
   const parent = section("distribution");
   const legend = element("div", parent, { class: "legend" });
-  const kinds = [["episodes", 0], ["Weibull tail", 1], ["Gaussian", 2]];
+  const drawn = (tail) => data.evaluations.some((evaluation) => evaluation.distributions.some((d) => d.tails[tail]));
+  const kinds = [["episodes", 0]];
+  if (drawn("weibull")) kinds.push(["Weibull tail", 1]);
+  if (drawn("gaussian")) kinds.push(["Gaussian", 2]);
   legend.innerHTML = kinds.map(([name, i]) => `<span>${swatch(style(i))}${name}</span>`).join("") +
     `<span>◆ cost quantile at 1 − p</span><span>dotted: limit and asked outage</span>`;
   const panels = element("div", parent, { class: "panels" });
