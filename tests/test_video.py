@@ -139,7 +139,7 @@ def test_without_ffmpeg_the_extra_is_named(tmp_path, monkeypatch):
     [
         (["--out", "x.avi"], "must end in .mp4, .gif"),
         (["--episode", "best"], "choose one of median, worst, first"),
-        (["--episodes", "0"], "at least one is needed"),
+        (["--episodes", "0"], "must be a whole number from 1"),
         (["--engine", "mujoco"], "engine='jax' only"),
         (["--engine", "bullet"], "choose 'mujoco' or 'jax'"),
         (["--seed", "9"], "has no seed 9"),
