@@ -72,7 +72,9 @@ def test_a_simulator_of_a_second_a_step_shows_signs_and_is_stopped_at_once(tmp_p
     given = ["ppo_lag", "host_envs:Sleepy", "--limit", "5", "--outage", "0.1", "--workers", str(workers), *small]
     command = [sys.executable, "-m", "qcrl.cli", "train", *given, "--out", str(tmp_path / "run")]
     folder = request.path.parent
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests in the background may not hear it
+    process = subprocess.Popen(command, cwd=folder, preexec_fn=heard, **pipes)
     compiled, lines = None, []
     for line in process.stderr:
         lines.append((time.monotonic(), line))
