@@ -102,12 +102,12 @@ def test_in_a_browser(evaluated, tmp_path, browser, capsys):
         assert [int(cells[3]), int(cells[4])] == [row["episodes"], row["outages"]]
         assert cells[5:7] == [f"{row['outage']:.4f}", f"{row['outage_low']:.4f} to {row['outage_high']:.4f}"]
         shown = [float(cell) for cell in cells[7:]]
-        keys = ("mean_return", "std_return", "mean_cost", "cost_quantile", "cvar")
-        assert shown[:5] == pytest.approx([row[key] for key in keys], abs=0.0051)
-        assert shown[5:] == pytest.approx([row["weibull"]["outage"], row["gaussian"]["outage"]], abs=0.000051)
+        keys = ("mean_return", "std_return", "mean_cost", "mean_cost_over", "cost_quantile", "cvar")
+        assert shown[:6] == pytest.approx([row[key] for key in keys], abs=0.0051)
+        assert shown[6:] == pytest.approx([row["weibull"]["outage"], row["gaussian"]["outage"]], abs=0.000051)
     assert texts("#certificates strong") == ["Violated"]
     assert "211 outages in 1340 episodes" in find(".card").text
-    assert "certificate-seed1-p0.1-d15.json is torn" in find("#runs .over").text
+    assert "certificate-seed1-p0.1-d15.json cannot be read: it is not JSON" in find("#runs .over").text
     assert "at most 0.1749, and at least 0.1412" in find(".card").text
 
     lines = "return document.querySelectorAll('#curves .line').length"
