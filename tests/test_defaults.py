@@ -141,6 +141,8 @@ def test_a_comparison_of_learners_is_in_units_of_its_error():
     cells = learn.compare("T", rows)
     assert cells == ["T", "10", "2|2", "11.0 ± 1.0", "6.0 ± 2.0", f"{5 / 5**0.5:+.1f}", "2 of 8", "0.25"]
     assert learn.compare("other", rows) == []
+    single = learn.compare("T", [rows[0], rows[2]])
+    assert single[3:6] == ["10.0", "4.0", "unknown"]  # one training has no error
 
 
 def test_what_there_is_no_time_for_is_listed(tmp_path, capsys):

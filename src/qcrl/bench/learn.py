@@ -127,7 +127,8 @@ def compare(task: str, rows: list[Row]) -> list[str]:
     if not any(map(len, returns.values())):
         return []
     error = lambda x: float(np.std(x, ddof=1) / len(x) ** 0.5) if len(x) > 1 else float("nan")
-    shown = {name: f"{x.mean():.1f} ± {error(x):.1f}" if len(x) else "" for name, x in returns.items()}
+    about = lambda x: f" ± {error(x):.1f}" if len(x) > 1 else ""
+    shown = {name: f"{x.mean():.1f}{about(x)}" if len(x) else "" for name, x in returns.items()}
     seconds = {name: float(np.mean([row.cpu_seconds for row in own])) for name, own in by_learner.items() if own}
     steps = next(row.steps for row in rows if row.task == task)
     cells = [task, f"{steps:,}", "|".join(str(len(returns[name])) for name in LEARNERS), *shown.values()]
@@ -136,7 +137,7 @@ def compare(task: str, rows: list[Row]) -> list[str]:
     distance = float(returns["qcrl"].mean() - returns["sb3"].mean())
     spread = float(np.hypot(error(returns["qcrl"]), error(returns["sb3"])))
     share = seconds["qcrl"] / seconds["sb3"]
-    ratio = "equal" if not distance else f"{distance / spread:+.1f}" if spread > 0 else "no spread"
+    ratio = "equal" if not distance else f"{distance / spread:+.1f}" if spread > 0 else "unknown"
     return [*cells, ratio, f"{seconds['qcrl']:.0f} of {seconds['sb3']:.0f}", f"{share:.2f}"]
 
 
