@@ -92,7 +92,8 @@ def test_wcsac_finds_the_known_optimum_of_one_step_episodes(tmp_path):
     """The best action in [0, 4] is 2 + s, which the policy has as s / 2; what follows a cut does not depend on it."""
     (tmp_path / "costs").mkdir()
     make = lambda: Written(OneStep(), tmp_path / "costs")
-    run = qcrl.train("wcsac", make, qcrl.CVaR(100, 0.1), steps=6400, out=tmp_path / "run", progress=False, **SOFT)
+    limit = qcrl.CVaR(100, 0.1)
+    run = qcrl.train("wcsac", make, limit, 6400, preset="fast", out=tmp_path / "run", progress=False, **SOFT)
     policy = run.policy()
     actions = [policy(np.array([s, 0.0]), policy.initial(), deterministic=True)[0][0] for s in (-0.8, 0.0, 0.8)]
     np.testing.assert_allclose(actions, [1.2, 2.0, 2.8], atol=0.3)

@@ -160,7 +160,7 @@ def test_advice_to_train_on_where_the_target_is_not_reached_yet(fake, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(promise=0.1, episodes=0), "0 episodes are too few: even without any outage"),
+        (dict(promise=0.1, episodes=0), "episodes is 0, but must be a whole number from 1"),
         (dict(promise=0.1, confidence=1.0), "confidence is 1.0"),
         (dict(promise=0.0), "probability is 0.0"),
         (dict(promise=1.0), "probability is 1.0"),

@@ -17,9 +17,10 @@ from qcrl.cli import asked
 from qcrl.cli.evaluate import together as together_lines
 from qcrl.constraints import from_dict, keys, together
 from qcrl.envs.find import find
-from qcrl.envs.host.check import check_env, suggestions
+from qcrl.envs.host.check import check_env
 from qcrl.envs.host.costs import parse
 from qcrl.envs.host.environment import open_host
+from qcrl.envs.host.suggest import suggestions
 from qcrl.evaluation import together as judging
 from qcrl.evaluation.verdict import verdict
 from qcrl.evaluation.verify import verify

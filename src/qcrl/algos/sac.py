@@ -68,6 +68,7 @@ class SAC(Algorithm):
 
     discrete_actions = False
     critic_count: ClassVar[int] = 2
+    """Of rewards two, the lower of which counts; further ones are of costs."""
 
     num_envs: int = 16
     """Environments stepped side by side."""

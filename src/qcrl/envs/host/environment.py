@@ -262,6 +262,8 @@ class _GymMaker:
     def __call__(self, render_mode: str | None = None) -> GymEnv:
         import gymnasium
 
+        if render_mode is None:  # not every environment takes one
+            return gymnasium.make(self.id)
         return gymnasium.make(self.id, render_mode=render_mode)
 
 
