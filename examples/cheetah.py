@@ -7,7 +7,7 @@ def too_fast(obs, action, next_obs, info):
     return float(info["x_velocity"] > 1.0)
 
 
-def main(steps=500_000, limit=200, **options):
+def main(steps=1_000_000, limit=200, **options):
     constraint = qcrl.Outage(limit, probability=0.1)
     return qcrl.train("outage_ppo", "HalfCheetah-v5", constraint, steps, cost=too_fast, **options)
 

@@ -1,16 +1,41 @@
 """What came of an example: its seeds one after the other, each judged in fresh episodes; with --free without a limit.
 
+With --shield that policy is judged once more with a stop: once the limit is reached, all its actions are 0. So much can
+be had without learning about costs.
+
 python outcomes.py cartpole --seeds 0 1 2
 """
 
 import argparse
 import csv
 import importlib
+import inspect
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import gymnasium
+import numpy as np
+
 import qcrl
+
+
+def shielded(run, limit, cost, episodes):
+    """Mean return and outage of fresh episodes in which every action is 0 once the limit is reached."""
+    env, policy = gymnasium.make(run.config["environment"]["id"]), run.policy(backend="numpy")
+    rng, returns, outages = np.random.default_rng(0), [], 0
+    for episode in range(episodes):
+        obs, _ = env.reset(seed=2**20 + episode)
+        carry, paid, total, spent, ended = policy.initial(), 0.0, 0.0, 0.0, False
+        while not ended:
+            action, carry = policy(obs, carry, cost=paid, rng=rng)
+            action = np.zeros_like(action) if spent >= limit else action
+            after, reward, terminated, truncated, info = env.step(action)
+            paid = cost(obs, action, after, info)
+            obs, total, spent, ended = after, total + reward, spent + paid, terminated or truncated
+        returns.append(total)
+        outages += spent > limit
+    return float(np.mean(returns)), outages / episodes
 
 
 def main():
@@ -20,10 +45,12 @@ def main():
     parser.add_argument("--steps", type=float, default=None, help="(default: those of the example)")
     parser.add_argument("--episodes", type=int, default=300)
     parser.add_argument("--free", action="store_true")
+    parser.add_argument("--shield", default=None, metavar="COST", help="the example's function that costs are from")
     parser.add_argument("--out", default="outcomes.csv", help="table that rows are added to")
     args = parser.parse_args()
     example = importlib.import_module(args.example)
-    options = ({"steps": args.steps} if args.steps else {}) | ({"limit": 1e6} if args.free else {})
+    free = args.free or args.shield
+    options = ({"steps": args.steps} if args.steps else {}) | ({"limit": 1e6} if free else {})
     for seed in args.seeds:
         begun = time.process_time()
         with TemporaryDirectory() as folder:
@@ -31,13 +58,19 @@ def main():
             cpu_seconds = time.process_time() - begun
             env = getattr(example, "Battery", None)
             found = qcrl.evaluate(run, env=env, episodes=args.episodes, progress=False).per_lane[0]
-            row = {"example": args.example, "limit": found.limit, "seed": seed, "steps": run.config["steps"]}
-        row |= {"episodes": args.episodes, "mean_return": found.mean_return, "outage": found.outage}
-        row |= {"cpu_seconds": cpu_seconds}
-        begins = not Path(args.out).exists()
-        with open(args.out, "a", newline="") as file:
-            csv.writer(file).writerows([row.keys(), row.values()] if begins else [row.values()])
-        print(row, flush=True)
+            outcomes = {args.example: (found.limit, found.mean_return, found.outage)}
+            if args.shield:
+                limit = inspect.signature(example.main).parameters["limit"].default
+                stopped = shielded(run, limit, getattr(example, args.shield), args.episodes)
+                outcomes[f"{args.example} shielded"] = (limit, *stopped)
+            steps = run.config["steps"]
+        for name, (limit, mean_return, outage) in outcomes.items():
+            row = {"example": name, "limit": limit, "seed": seed, "steps": steps, "episodes": args.episodes}
+            row |= {"mean_return": mean_return, "outage": outage, "cpu_seconds": cpu_seconds}
+            begins = not Path(args.out).exists()
+            with open(args.out, "a", newline="") as file:
+                csv.writer(file).writerows([row.keys(), row.values()] if begins else [row.values()])
+            print(row, flush=True)
 
 
 if __name__ == "__main__":

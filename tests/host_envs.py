@@ -228,3 +228,23 @@ class Drawn(Ragged):
 
     def render(self):
         return np.full((24, 48, 3), 20 * self.time, np.uint8)
+
+
+class Deaf(gymnasium.Env):
+    """Ignores seeds: every instance draws the same row of episodes, from a generator that a part of it keeps."""
+
+    observation_space = Box(0.0, 1.0, (1,))
+    action_space = Discrete(2)
+
+    class Weather:
+        def __init__(self):
+            self.rng = np.random.default_rng(0)
+
+    def __init__(self):
+        self.weather = self.Weather()
+
+    def reset(self, *, seed=None, options=None):
+        return np.array([self.weather.rng.random()], np.float32), {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, True, False, {"cost": 1.0}

@@ -1,12 +1,15 @@
 """qcrl check-env: each defect is found under its name, and nothing else is."""
 
+from contextlib import closing
+
 import gymnasium
 import numpy as np
 import pytest
 
-from host_envs import Faulty, Nested, Ragged, SixValues
+from host_envs import Deaf, Faulty, Nested, Ragged, SixValues
 from qcrl.cli import main as cli
 from qcrl.envs.host.check import Report, check_env
+from qcrl.envs.host.environment import open_host
 from qcrl.envs.host.suggest import command, limits, suggestions
 from qcrl.errors import UserError
 
@@ -98,6 +101,21 @@ def test_a_defect_is_found_under_its_name(env, name):
     assert name in failing(report)
     assert set(failing(report)) <= {name, "reset clears the cost", "seeds reproduce"}
     assert not report.passed
+
+
+def test_an_environment_that_ignores_seeds_is_given_them():
+    alone = [Deaf().reset(seed=seed)[0] for seed in (1, 2)]
+    assert alone[0] == alone[1]
+    env = open_host(Deaf)
+    assert "it ignores seeds" in str(env)
+    with closing(env.fleet(3)) as fleet:
+        first, again = fleet.reset([1, 2, 1]), fleet.reset([1, 2, 1])
+    assert first[0] == first[2] != first[1]
+    np.testing.assert_array_equal(first, again)
+    seen = {check.name: check for check in check_env(Deaf).checks}["seeds reproduce"]
+    assert seen.holds
+    assert seen.seen.endswith("which it ignores")
+    assert "it ignores seeds" not in str(open_host(Steady))
 
 
 def test_a_time_limit_that_looks_like_an_end_is_pointed_out():

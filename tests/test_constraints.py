@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from qcrl import CVaR, Mean, Outage, UserError, stats
-from qcrl.constraints import Constraint, Steering, from_dict, known
+from qcrl.constraints import Bounds, Constraint, Steering, from_dict, known
+from qcrl.evaluation.together import judge
 
 COSTS = jnp.array([1.0, 4.0, 9.0, 16.0, 25.0, 99.0])
 VALID = jnp.array([True] * 5 + [False])
@@ -105,6 +106,22 @@ class AtMostOnce(Constraint):
     @property
     def words(self):
         return f"one episode may cost more than {self.limit:g}"
+
+
+class Never(AtMostOnce):
+    """A kind of one's own that can be certified: no episode may be over the limit."""
+
+    def exact_bounds(self, costs, largest, lower_error, upper_error):
+        return Bounds(0.0, float(np.sum(costs > self.limit)), {}, "looked at each")
+
+
+def test_a_kind_of_ones_own_is_certified_with_others_by_its_bounds():
+    every = {"cost": np.arange(10.0)}
+    verdict, rows = judge((Outage(10, 0.5), Never(9), AtMostOnce(9)), [0.5], every, {}, 0.05)
+    assert verdict == "certified"
+    assert [row["verdict"] for row in rows] == ["certified", "certified", "not certifiable"]
+    assert rows[1]["words"].startswith("One episode may cost more than 9: certified, looked at each, bounds 0 to 0")
+    assert judge((Outage(10, 0.5), Never(6)), [0.5], every, {}, 0.05)[0] == "undecided"
 
 
 def test_a_kind_of_ones_own():

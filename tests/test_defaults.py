@@ -106,14 +106,16 @@ def test_what_is_given_stays_and_the_rest_fits(tmp_path):
     env, said = open_host(Ragged), []
     host = build("outage_ppo", "host")
     chosen = fit.complete(host, env, {}, 20_480, 0, said.append)
-    assert chosen == {"num_envs": 8, "steps_per_env": 256, "minibatches": 32, "learning_rate_end": 12.5}
+    follows = {"minibatches": 32, "learning_rate_end": 11.0, "gain_steps": 103}
+    assert chosen == {"num_envs": 8, "steps_per_env": 256} | follows
     assert "an iteration is 8 environments x 256 steps" in said[0]
     assert fit.complete(host, env, {"num_envs": 2, "steps_per_env": 40}, 800, 0, said.append) == {
         "num_envs": 2,
         "steps_per_env": 40,
         "chunk_length": 40,
         "minibatches": 1,
-        "learning_rate_end": 12.5,
+        "learning_rate_end": 11.0,
+        "gain_steps": 4,
     }
     memory = fit.complete(host, env, {"num_envs": 4, "steps_per_env": 128, "lstm_size": 8}, 800, 0, said.append)
     assert (memory["separate_critics"], memory["minibatches"]) == (False, 8)

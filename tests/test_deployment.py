@@ -1,5 +1,6 @@
 """Policies where they are used: in NumPy, without JAX, in batches, as ONNX, and told what they need."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,9 +17,12 @@ from qcrl.algos.find import build
 from qcrl.cli.main import main
 from qcrl.envs.base import Description
 from qcrl.envs.host.spaces import Actions
+from qcrl.runs.files import file_hash
 from qcrl.runs.forward import build as build_forward
 from qcrl.runs.policy import Policy
 from test_policy import SMALL, save
+
+pytest_plugins = ["trained"]
 
 BOX = Actions(False, (2,), "float32", 0, (-2.0, None), (2.0, 1.0))
 NUMBERS = Description("numbers", 4, 2, 50, False, actions=BOX)
@@ -101,7 +105,7 @@ ASKED = {
 @pytest.mark.parametrize("kind", ASKED)
 def test_budgets_and_limits_that_are_asked_for_are_seen_without_jax(tmp_path, kind, scale):
     constraint, asked = ASKED[kind]
-    changes = SMALL | {"num_envs": 4, "out_of_phase": False, "cost_scale": scale}
+    changes = SMALL | {"num_envs": 4, "out_of_phase": False, "cost_scale": scale, "normalise_budget": scale != "auto"}
     algorithm = hyperparameters.replace(build("outage_ppo", "fast"), changes)
     env = replace(NUMBERS, costs=("a", "b"))
     save(tmp_path / "policy.safetensors", algorithm, env, shaken, constraint)
@@ -241,6 +245,19 @@ def test_onnx_acts_as_numpy_does(saved, kind):
     assert action.shape == drawn.shape
     np.testing.assert_allclose(action.mean(axis=0), drawn.mean(axis=0), atol=0.15)
     np.testing.assert_allclose(action.std(axis=0), drawn.std(axis=0), atol=0.15)
+
+
+def test_the_command_exports_the_certified_policy(evaluated, tmp_path, capsys):
+    order = f"export {tmp_path}/run --format numpy --promised --out {tmp_path}/p.safetensors".split()
+    evaluated.path.rename(tmp_path / "run")
+    assert main(order) == 2
+    assert "no such certified policy" in capsys.readouterr().err
+    file, policy = tmp_path / "run/certificate-seed0-p0.1-d15.json", "policies/seed1-p0.2-d15.safetensors"
+    certified = {"verdict": "certified", "policy": policy, "policy_sha256": file_hash(tmp_path / "run" / policy)}
+    file.write_text(json.dumps(json.loads(file.read_text()) | certified))
+    assert main([*order, "--probability", "0.4"]) == 2
+    assert main(order) == 0
+    assert (tmp_path / "p.safetensors").read_bytes() == (tmp_path / "run" / policy).read_bytes()
 
 
 def test_the_command_exports(tmp_path, capsys):

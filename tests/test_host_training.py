@@ -56,7 +56,7 @@ def rows_of(table):
 def test_qcpo_keeps_its_outage_where_the_costs_are_known(tmp_path):
     import courier
 
-    run = courier.main(steps=50_000, out=tmp_path / "run", progress=False)
+    run = courier.main(out=tmp_path / "run", progress=False)
     result = qcrl.evaluate(run, episodes=1000, progress=False).per_lane[0]
     low, high = stats.outage_interval(result.outages, 1000)
     assert low <= 0.1 <= high

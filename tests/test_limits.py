@@ -12,6 +12,7 @@ import qcrl
 from qcrl import Outage, UserError
 from qcrl.algos import limits
 from qcrl.algos.outage_ppo import OutagePPO
+from qcrl.cli.main import main
 from qcrl.envs.drawing import Drawing
 from qcrl.envs.two_path import TwoPathEnv
 from qcrl.evaluation.verify import verify
@@ -19,6 +20,7 @@ from qcrl.nets.network import Inputs
 from qcrl.runs import lane
 from qcrl.sampling.record import Episodes, Window
 from qcrl.show.figures import plot
+from qcrl.show.report import content
 
 BOTH = Outage((5, 30), (0.02, 0.5))
 SMALL = dict(
@@ -153,7 +155,7 @@ def test_one_policy_takes_the_steeper_route_as_often_as_each_limit_allows(tmp_pa
     assert table["outage_allowed"][-1] == pytest.approx(0.1)
 
 
-def test_it_is_evaluated_certified_and_drawn_at_the_limits_that_are_asked_for(run, tmp_path):
+def test_it_is_evaluated_certified_and_drawn_at_the_limits_that_are_asked_for(run, tmp_path, capsys):
     result = qcrl.evaluate(run, episodes=400, limit=[15, 30], progress=False)
     assert [(row.limit, row.probability) for row in result.per_lane] == [(15, 0.1), (30, 0.1)]
     assert result.per_lane[0].outage > result.per_lane[1].outage
@@ -162,6 +164,22 @@ def test_it_is_evaluated_certified_and_drawn_at_the_limits_that_are_asked_for(ru
     assert certificate.at_run_time
     assert certificate.file == "certificate-seed0-p0.1-d15to30-at-p0.3-d30.json"
     assert verify(run.path / certificate.file, progress=False)[1] is None
+    (row,) = qcrl.evaluate(run, 400, promised=True, progress=False).per_lane
+    assert (row.limit, row.probability) == (30, 0.3)
+    assert row.outage == pytest.approx(result.per_lane[1].outage, abs=0.1)
+    settled = run.promised()
+    assert settled.position() == ()
+    np.testing.assert_array_equal(settled.state.asked, run.policy(limit=30).state.asked)
+    assert main(f"render {run.path} --promised --episodes 1 --out {tmp_path}/a.gif".split()) == 0
+    assert "(limit 30)" in capsys.readouterr().out
+    assert main(f"export {run.path} --promised --format numpy --out {tmp_path}/a.safetensors".split()) == 0
+    assert "ask it for limit 30 and probability 0.1." in capsys.readouterr().out
+    titles = [each["title"] for each in content([run.path], ["first"], 1, "jax", lambda message: None)["replays"]]
+    assert [("promised policy" in each, each.split(", ")[3][:8]) for each in titles] == [
+        (False, "d = 15: "),
+        (False, "d = 22.5"),
+        (True, "d = 30: "),
+    ]
     assert plot([run.path], tmp_path / "limits.svg", "limits").stat().st_size > 1000
     with pytest.raises(UserError, match="trained for is 15 to 30"):
         qcrl.evaluate(run, episodes=10, limit=40, progress=False)

@@ -222,14 +222,42 @@ def after_episodes(algorithm, costs):
     return state._replace(window=state.window.add(episodes), probability=jnp.asarray(0.1))
 
 
-def test_where_all_are_over_the_limit_the_critic_learns_one_that_half_are_over():
+def test_where_most_are_over_the_limit_training_works_with_one_that_half_are_over():
     algorithm = replace(TINY, most_over=0.5, steering_outages=2.0, driver_window=20)
-    limit = lambda own, costs: float(own._raised(ENV, after_episodes(own, costs), jnp.asarray(10.0)))
+
+    def limit(costs):
+        state = after_episodes(algorithm, costs)
+        return float(algorithm._raised(ENV, state, state.constraints[0]))
+
     costs = np.arange(21.0, 41.0)
-    assert limit(algorithm, costs) == pytest.approx(38 * (1 - 1e-4))  # half of the newest quarter
-    assert limit(algorithm, [1.0] * 10 + [*costs[:10]]) == 10  # no more than half are over
-    assert limit(algorithm, [0.0, *[40.0] * 19]) == pytest.approx(40 * (1 - 1e-4))  # and not 40, which none is over
-    assert limit(TINY, costs) == 10
+    assert limit(costs) == pytest.approx(38 * (1 - 1e-4))  # half of the newest quarter
+    assert limit([1.0] * 10 + [*costs[:10]]) == 10  # no more than half are over
+    assert limit([0.0, *[40.0] * 19]) == pytest.approx(40 * (1 - 1e-4))  # and not 40, which none is over
+
+
+def test_a_raised_limit_is_what_is_seen_while_training_and_never_what_is_saved():
+    algorithm = replace(TINY, most_over=0.5)
+    state = algorithm.init(ENV, jax.random.key(0), (Outage(10.0, 0.1),))
+    assert float(algorithm.actor(ENV, state).constraints[0].limit) == 10
+    raised = state._replace(learner=state.learner._replace(limits=(jnp.asarray(40.0),)))
+    assert float(algorithm.actor(ENV, raised).constraints[0].limit) == 40
+    assert float(algorithm.policy_state(ENV, raised).constraints[0].limit) == 10
+    assert TINY.init(ENV, jax.random.key(0), (Outage(10.0, 0.1),)).learner.limits == ()
+
+
+def test_on_the_fixed_scale_a_passed_limit_is_seen_apart_whatever_was_seen_before():
+    algorithm = replace(TINY, normalise_budget=False, cost_scale=1.0)
+    constraints = (Outage(10.0, 0.1),)
+    inputs = Inputs.first(jnp.zeros((4, ENV.observation_size)), ENV.action_size, 1)
+    inputs = inputs._replace(spent=jnp.array([[0.0], [10.0], [10.5], [90.0]]))
+    seen = algorithm.see(ENV, constraints, inputs).obs[:, ENV.observation_size]
+    np.testing.assert_allclose(seen, [1.0, 0.0, -1.0, -1.0])
+    normaliser = algorithm.init(ENV, jax.random.key(0), constraints).learner.normaliser
+    late = normaliser.update(jnp.full((100, normaliser.mean.size), 0.99))
+    held = algorithm.hold(ENV, constraints, late)
+    assert float(held.mean[ENV.observation_size]) == 0.5
+    assert float(held.variance[ENV.observation_size]) == pytest.approx(1 / 12)
+    np.testing.assert_array_equal(held.mean[: ENV.observation_size], late.mean[: ENV.observation_size])
 
 
 def test_the_multiplier_waits_while_costs_come_down_from_far_above_the_limit():

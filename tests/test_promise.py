@@ -16,6 +16,8 @@ from qcrl.envs import make
 from qcrl.evaluation import plan as plans
 from qcrl.evaluation.aim import POWER, afforded, aimed_by, target
 from qcrl.evaluation.calibrate import Measured, calibrate, choose, shortest
+from qcrl.evaluation.certify import certify_all
+from qcrl.evaluation.evaluate import Player
 from qcrl.evaluation.promise import HOPELESS, CannotCertify, keep
 from qcrl.evaluation.verify import verify
 from qcrl.runs.policy import Policy
@@ -125,6 +127,8 @@ def test_a_mixture_is_certified_verified_evaluated_and_loaded(run, capsys):
     assert {int(policy.initial(seed).memory.part) for seed in range(40)} == {0, 1}
     with pytest.raises(UserError, match="has no such certified policy"):
         qcrl.load(run).promised(probability=0.2)
+    assert main(f"export {run} --promised --out {run}/policy.onnx".split()) == 2
+    assert "is a mixture of policies, which only JAX can run" in capsys.readouterr().err
     rows = qcrl.evaluate(run, 2000, promised=True, deterministic=True, progress=False).per_lane
     assert [row.probability for row in rows] == [0.15]
     assert rows[0].outage == pytest.approx(outage, abs=0.03)
@@ -133,9 +137,36 @@ def test_a_mixture_is_certified_verified_evaluated_and_loaded(run, capsys):
     whole = path.read_bytes()
     path.write_bytes((run / "policies" / "seed0-p0.1-d15.safetensors").read_bytes())
     assert verify(file, progress=False)[1].startswith("the policy policies/promised-p0.15-d15.safetensors is another")
+    with pytest.raises(UserError, match=r"d15\.safetensors is another policy than the certified; put that back"):
+        qcrl.load(run).promised()
+    for command in ("evaluate", f"render --out {run}/a.gif", f"export --format numpy --out {run}/a.safetensors"):
+        assert main([*command.split(), str(run), "--promised"]) == 2
+        assert "is another policy than the certified" in capsys.readouterr().err
     path.write_bytes(whole)
     (run / "policies" / "seed1-p0.1-d15.safetensors").unlink()
     assert verify(file, progress=False)[1].startswith("the candidate policies/seed1-p0.1-d15.safetensors is not")
+
+
+def test_of_several_certificates_the_seed_chooses_and_each_policy_is_played_once(run, capsys, monkeypatch):
+    certify = lambda **options: certify_all(run, episodes=500, deterministic=True, progress=False, **options)
+    assert [each.verdict for each in certify(promise=0.4, every_seed=True)] == ["certified"] * 2
+    again = [(0.4, 0.9), (0.3, 0.8)]  # the same promise, and a better one
+    for promise, confidence in again:
+        assert certify(promise=promise, confidence=confidence, seed=0)[0].verdict == "certified"
+    played, play = [], Player.play
+    counted = lambda self, policies, *how: played.append(len(policies)) or play(self, policies, *how)
+    monkeypatch.setattr(Player, "play", counted)
+    evaluate = lambda **chosen: qcrl.evaluate(run, 50, promised=True, deterministic=True, progress=False, **chosen)
+    rows = [(row.seed, row.probability, row.outage) for row in evaluate().per_lane]
+    assert [row[:2] for row in rows] == [(1, 0.4), (0, 0.4), (0, 0.3)]
+    assert rows[1][2] == rows[2][2] < rows[0][2]
+    assert played == [2]
+    assert [row.seed for row in evaluate(seed=1).per_lane] == [1]
+    assert qcrl.load(run).promised(seed=1).info["seed"] == 1
+    known = "seed 0 for 0.4 at limit 15, seed 1 for 0.4 at limit 15, seed 0 for 0.3 at limit 15"
+    for command in ("evaluate", f"render --out {run}/a.gif", f"export --format numpy --out {run}/a.safetensors"):
+        assert main([*command.split(), str(run), "--promised", "--seed", "7"]) == 2
+        assert f"has no such certified policy; it has: {known}" in capsys.readouterr().err
 
 
 def test_a_promise_that_nothing_can_keep_costs_no_attempt_and_gets_advice(run, capsys):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from qcrl.cli.main import main
+from qcrl.runs.files import file_hash
 from qcrl.show.report import page, report
 
 pytest_plugins = ["trained"]
@@ -55,6 +56,20 @@ def test_what_is_torn_is_named_and_the_rest_is_shown(evaluated, tmp_path):
     assert [each["file"] for each in data["certificates"]] == ["certificate-seed0-p0.1-d15.json"]
     named = [re.search(r"[\w.-]+\.json", problem)[0] for problem in data["problems"]]
     assert named == ["evaluation-host.json", "evaluation-mujoco.json", "certificate-seed1-p0.1-d15.json"]
+
+
+def test_a_policy_that_is_not_the_certified_one_is_named_and_not_shown_as_that(evaluated, tmp_path):
+    file = evaluated.path / "certificate-seed0-p0.1-d15.json"
+    show = lambda: numbers(report([evaluated.path], tmp_path / "report.html", ["first"], 1))
+    certified = json.loads(file.read_text()) | {"verdict": "certified"}
+    file.write_text(json.dumps(certified))
+    data = show()
+    assert [problem for problem in data["problems"] if "is another policy than the certified" in problem]
+    assert ["promised policy" in each["title"] for each in data["replays"]] == [False, False]
+    file.write_text(json.dumps(certified | {"policy_sha256": file_hash(evaluated.path / certified["policy"])}))
+    data = show()
+    assert data["problems"] == []
+    assert ["promised policy" in each["title"] for each in data["replays"]] == [True, False]
 
 
 def test_text_in_the_data_cannot_end_its_element():

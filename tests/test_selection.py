@@ -41,9 +41,21 @@ def test_the_best_return_among_those_that_keep_the_constraint(seed):
     assert sum(played) == 96
 
 
+def test_one_that_was_dropped_early_does_not_win_by_its_few_episodes():
+    # Returns in the first round of ten episodes, and in the last one of twenty.
+    returns = {0: (9.0, 1.0), 1: (8.0, 7.0), 2: (7.9, None), 3: (1.0, None)}
+
+    def fresh(number, count, first):
+        return Totals(np.full(count, returns[number][first > 0]), np.zeros((count, 1)))
+
+    best, measured = selection.choose(fresh, 4, 80, lambda found: selection.score(LANE, ["cost"], found))
+    assert best == 1
+    assert measured.returns.tolist() == [8.0] * 10 + [7.0] * 20
+
+
 def test_among_policies_over_the_limit_the_outage_decides():
     score = lambda outages, mean: selection.score(
-        LANE, ["cost"], selection.Measured(np.full(20, mean), np.where(np.arange(20) < outages, 11.0, 9.0)[:, None])
+        LANE, ["cost"], Totals(np.full(20, mean), np.where(np.arange(20) < outages, 11.0, 9.0)[:, None])
     )
     assert score(1, 0.0) == (0.0, -0.0)  # (1 + 1) of (20 + 1) are allowed
     assert score(2, 0.0)[0] == pytest.approx((3 / 21 - 0.1) / 0.1)

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import jax
@@ -218,6 +219,17 @@ def test_certificates_show_each_constraint_at_the_full_confidence(run, tmp_path)
     changed["constraints"][1]["outages"] -= 1
     (copy.path / "certificate-changed.json").write_text(json.dumps(changed))
     assert verify(copy.path / "certificate-changed.json", env=ThreeRoutes(), progress=False)[1] is not None
+    rows = certificate.constraints
+    for change in (
+        {"limit": 99.0},
+        {"cost": "damage"},
+        {"constraints": [rows[0], rows[1] | {"words": rows[1]["words"].replace("At most 0.35", "At most 0.01")}]},
+        {"constraints": [rows[0], rows[1] | {"words": "All is well."}]},
+        {"constraints": [rows[0] | {"promise": 0.5, "words": rows[0]["words"].replace("0.4 ", "0.5 ")}, rows[1]]},
+    ):
+        forged = replace(certificate, **change, sha256="").sealed()
+        (copy.path / "certificate-forged.json").write_text(json.dumps(asdict(forged)))
+        assert verify(copy.path / "certificate-forged.json", env=ThreeRoutes(), progress=False)[1] is not None, change
     with pytest.raises(UserError, match="one promise for each"):
         qcrl.certify(copy, env=ThreeRoutes(), promise=0.4, progress=False)
 

@@ -26,6 +26,7 @@ ABOUT = {
     "quantiles": "of costs, and their loss",
     "ranges": "numbers that are ranges",
     "tails": "Weibull and Gaussian tails",
+    "named": "code that a text names, trusted or not",
     "errors": "a user's mistakes",
     "kinds": "names for types",
     "output": "streams that hold",

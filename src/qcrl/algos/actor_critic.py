@@ -23,6 +23,10 @@ from qcrl.sampling.record import State
 
 BUDGET_RANGE = -0.2, 1.0
 """How far over the limit an episode can be seen to be, and the whole budget."""
+ANY_SHARE = 0.5, 1 / 12
+"""Mean and variance of a share that may be any."""
+OVER = -1.0
+"""What is seen on the fixed scale of a limit that is passed: another situation than one that is nearly reached."""
 
 
 class Estimate(NamedTuple):
@@ -64,6 +68,8 @@ class PPOLearner(NamedTuple):
     """Of the first constraint."""
     further: tuple[Multiplier, ...] = ()
     """Of the others that hold together with it."""
+    limits: Tree = ()
+    """Those that training works with, one for each constraint, where they may be others than asked for."""
 
     @property
     def multipliers(self) -> tuple[Multiplier, ...]:
@@ -116,15 +122,30 @@ class ActorCritic(PPOSettings):
         """For these constraints; without any, for one of the algorithm's own kind."""
         critics = self.critics(constraints)
         outputs = env.action_size + 1 + sum(critic.cost_outputs for critic in critics)
-        size = env.observation_size + self.budget_input * (len(critics) + env.timed)
-        size += sum(1 + is_range(each.limit) + is_range(each.share) for each in constraints if each.ranged)
+        size = env.observation_size + self._added(env, constraints)
         params, normaliser = self.network(env).init(key, size, env.action_size, outputs)
+        normaliser = self.hold(env, constraints, normaliser)
         if self.initial_head != 1:
             factors = jnp.where(jnp.arange(params["heads"]["bias"].size) < env.action_size, self.initial_head, 1.0)
             params["heads"]["kernel"] *= factors
         if numbers_of(env):
             params |= {"log_std": jnp.full(numbers_of(env), self.initial_log_std, jnp.float32)}
         return params, normaliser
+
+    def _added(self, env: Described, constraints: Sequence[Constraint]) -> int:
+        """How many numbers `see` adds to an observation."""
+        drawn = sum(1 + is_range(each.limit) + is_range(each.share) for each in constraints if each.ranged)
+        return drawn + self.budget_input * (len(self.critics(constraints)) + env.timed)
+
+    def hold(self, env: Described, constraints: Sequence[Constraint], normaliser: Normaliser) -> Normaliser:
+        """With what is left on a fixed scale, where it is: beside what was seen so far, more would look absurd."""
+        if self.normalise_budget:
+            return normaliser
+        place = slice(env.observation_size, env.observation_size + self._added(env, constraints))
+        mean, variance = ANY_SHARE
+        return normaliser._replace(
+            mean=normaliser.mean.at[place].set(mean), variance=normaliser.variance.at[place].set(variance)
+        )
 
     def computing(self, params: Params) -> Params:
         """Parameters in the type that products run in."""
@@ -135,9 +156,13 @@ class ActorCritic(PPOSettings):
         unit = self.cost_unit(learner) if self.cost_scale == "auto" else ()
         return Actor(learner.params, learner.normaliser, state.constraints, unit)
 
+    def working(self, state: State) -> State:
+        """With the constraints that the policy sees and learns from at present; those that steer are as asked for."""
+        return state
+
     def actor(self, env: Described, state: State) -> Actor:
         """With the policy's head alone."""
-        policy = self.policy_state(env, state)
+        policy = self.policy_state(env, self.working(state))
         return policy._replace(params=self.computing(only_heads(policy.params, env.action_size)))
 
     def initial_memory(self, env: Described) -> Memory:
@@ -187,10 +212,11 @@ class ActorCritic(PPOSettings):
             lowest, highest = (float(end(constraint.limit, which)) for which in (0, 1))
             known = whole if lowest < highest else max(lowest, least) or 1.0
             own = {"limit": [lowest, highest], "unit": known, "least": least, "bounds": list(BUDGET_RANGE)}
+            own |= {} if self.normalise_budget else {"over": OVER}
             return {"kind": "budget", "which": env.costs.index(constraint.cost)} | own
 
         left = [budget(each) for each in constraints] if self.budget_input else []
-        if env.timed and self.budget_input:
+        if self.budget_input and env.timed:
             left.append({"kind": "time", "which": 0, "limit": [0.0, float(env.horizon)]})
         if constraints[0].ranged:
             ranges = enumerate((constraints[0].limit, constraints[0].share))
@@ -203,14 +229,18 @@ class ActorCritic(PPOSettings):
         left = []
         for constraint in constraints if self.budget_input else ():
             limit, spent = asked(constraint, inputs).limit, inputs.spent[..., env.costs.index(constraint.cost)]
-            left.append(jnp.clip((limit - spent) / self._whole(limit), *BUDGET_RANGE))
-        if env.timed and self.budget_input:
+            left.append(self._budget((limit - spent) / self._whole(limit)))
+        if self.budget_input and env.timed:
             left.append(1 - inputs.time / env.horizon)
         if constraints[0].ranged:
             left += self._drawn(env, constraints[0], inputs)
         if not left:
             return inputs
         return inputs._replace(obs=jnp.concatenate([inputs.obs, jnp.stack(left, axis=-1)], axis=-1))
+
+    def _budget(self, share: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
+        seen = jnp.clip(share, *BUDGET_RANGE)
+        return seen if self.normalise_budget else jnp.where(share < 0, OVER, seen)
 
     def _whole(self, limit: Float[Array, "*batch"] | float) -> Float[Array, "*batch"]:
         """The whole budget, which a limit of 0 does not tell."""
@@ -223,7 +253,7 @@ class ActorCritic(PPOSettings):
         limit, spent = asked(constraint, inputs).limit, inputs.spent[..., env.costs.index(constraint.cost)]
         fields = (constraint.limit, constraint.share)
         positions = [2 * inputs.asked[..., axis] - 1 for axis, field in enumerate(fields) if is_range(field)]
-        return [*positions, jnp.clip((limit - spent) / self._whole(end(constraint.limit, 1)), *BUDGET_RANGE)]
+        return [*positions, self._budget((limit - spent) / self._whole(end(constraint.limit, 1)))]
 
     def read(self, outputs: Float[Array, "*batch outputs"], constraints: Sequence[Constraint] = ()) -> Estimate:
         critics = self.critics(constraints)

@@ -8,15 +8,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from qcrl.constraints import REPORTED_PROBABILITY, Constraint, Outage, keys
+from qcrl.constraints import REPORTED_PROBABILITY, Constraint, Outage, any_over, keys
 from qcrl.envs.base import Described, Environment, choices_of, images_of
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Settings, Tree
@@ -319,14 +317,12 @@ class Algorithm:
         if len(state.constraints) == 1:
             return {}
         found: Scalars = {}
-        over = []
+        costs = {constraint.cost: state.costs_of(env, constraint) for constraint in state.constraints}
         weights = self.multipliers(state.learner)
         for key, constraint, weight in zip(keys(state.constraints), state.constraints, weights):
-            costs = state.costs_of(env, constraint)
-            found |= {key: constraint.track(costs, valid), f"multiplier_{key}": weight}
-            if isinstance(constraint, Outage):
-                over.append(costs > constraint.limit)
-        return found | ({"outage_any": jnp.mean(reduce(or_, over), where=valid)} if len(over) > 1 else {})
+            found |= {key: constraint.track(costs[constraint.cost], valid), f"multiplier_{key}": weight}
+        over = any_over(state.constraints, costs)
+        return found if over is None else found | {"outage_any": jnp.mean(over, where=valid)}
 
 
 def out_of_range(value: object) -> str:

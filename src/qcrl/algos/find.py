@@ -6,7 +6,8 @@ from importlib import import_module
 
 import qcrl.algos
 from qcrl.algos.algorithm import Algorithm
-from qcrl.errors import UserError, check_name, load, path_of
+from qcrl.errors import UserError, check_name
+from qcrl.named import load, path_of
 
 DEFAULT_PRESET = "fast"
 """Where nothing else is asked for, and the algorithm has it."""

@@ -13,8 +13,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.find import find, name_of
-from qcrl.errors import UserError, check_name, require_trust
+from qcrl.errors import UserError, check_name
 from qcrl.kinds import Json, Settings
+from qcrl.named import require_trust
 
 
 def replace(algorithm: Algorithm, overrides: Settings) -> Algorithm:

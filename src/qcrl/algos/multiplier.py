@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 from qcrl.constraints import Constraint, Steering, keys
 from qcrl.sampling.learner import Scalars
 
-RELATIVE_RANGE = 0.1, 1e4
-"""Where a multiplier with relative gains stays: from 0 it would never rise again."""
+HIGHEST = 1e4
+"""Where a multiplier with relative gains ends."""
 
 
 Weights = tuple[Float[Array, ""], ...]
@@ -33,6 +33,8 @@ class Gains(NamedTuple):
     """Gains count times the multiplier, so that it can follow both in a task that needs 40 and in one that needs 2."""
     power: float = 1.0
     """With relative gains: the integral gain counts times this power of the multiplier; 1 moves it by factors."""
+    least: float = 0.1
+    """With relative gains: where it stays above. From 0 it would never rise again."""
 
 
 class Multiplier(NamedTuple):
@@ -47,7 +49,7 @@ class Multiplier(NamedTuple):
         error = jnp.clip(steering.statistic - steering.target, -gains.clip, gains.clip)
         if gains.relative:
             move = self.integral**gains.power * jnp.expm1(gains.integral * error)
-            integral = jnp.clip(self.integral + move, *RELATIVE_RANGE)
+            integral = jnp.clip(self.integral + move, gains.least, HIGHEST)
         else:
             integral = jnp.maximum(0.0, self.integral + gains.integral * error)
         smooth_error = gains.smoothing * self.smooth_error + (1 - gains.smoothing) * error

@@ -10,6 +10,7 @@ learned is what is constrained. With several `critic_levels` the critic tells th
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
@@ -32,7 +33,7 @@ from qcrl.kinds import Settings, Tree
 from qcrl.nets.network import Inputs, Memory
 from qcrl.quantiles import empirical_quantile
 from qcrl.sampling.learner import Scalars
-from qcrl.sampling.record import State
+from qcrl.sampling.record import Experience, State
 
 FALLING = 0.02
 """By which share costs must be lower to count as falling."""
@@ -61,7 +62,7 @@ class OutagePPO(PPO):
     steering_outages: float = 10.0
     """The multiplier is steered by as many recent episodes as hold so many allowed outages, or by `driver_window`."""
     most_over: float = 1.0
-    """Where a larger share of recent episodes is over the limit, the critic learns one that half of them are over."""
+    """Where a larger share of recent episodes is over the limit, training works with one that half of them are over."""
     target_iterations: float = 0.0
     """Iterations over which the outage that is steered to comes down from one half to the probability."""
 
@@ -126,7 +127,7 @@ class OutagePPO(PPO):
         trajectory, now, later, links = sampled
         constraint = state.constraints[0]
         kind = env.costs.index(constraint.cost)
-        limit = self._raised(env, state, limits.asked(constraint, trajectory.inputs).limit)
+        limit = limits.asked(constraint, trajectory.inputs).limit
         spent, cost = trajectory.inputs.spent[..., kind], trajectory.cost[..., kind]
         over, over_after = spent > limit, spent + cost > limit
         levels = later
@@ -166,17 +167,37 @@ class OutagePPO(PPO):
         mean = lambda valid: jnp.sum(jnp.where(valid, costs, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
         return (outage > self.most_over) & (mean(newer) < (1 - FALLING) * mean(all_ & ~newer))
 
-    def _raised(self, env: Described, state: State, limit: Unit) -> Unit:
-        """The limit that the critic learns: an outage that is certain teaches nothing."""
-        constraint = state.constraints[0]
-        if self.most_over == 1 or constraint.ranged:
-            return limit
+    def _raised(self, env: Described, state: State, constraint: Constraint) -> Unit:
+        """The limit to work with: an outage that is certain teaches nothing."""
+        if not isinstance(constraint, Outage):
+            return jnp.asarray(constraint.limit)
         count, costs = self.steering_window(state), state.costs_of(env, constraint)
         # Of the newest episodes: older ones are of policies that may have cost much less, and say nothing of this one.
         usual = empirical_quantile(costs, state.window.recent(count // 4), jnp.asarray(0.5))
         certain = jnp.mean(costs > constraint.limit, where=state.window.recent(count)) > self.most_over
         # A little less, so that episodes of just this cost are over.
-        return jnp.where(certain, jnp.maximum(limit, (1 - 1e-4) * usual), limit)
+        return jnp.where(certain, jnp.maximum(constraint.limit, (1 - 1e-4) * usual), constraint.limit)
+
+    def init(self, env: Described, key: Array, constraints: Sequence[Constraint]) -> State:
+        state = super().init(env, key, constraints)
+        if self.most_over == 1 or constraints[0].ranged:
+            return state
+        asked = tuple(jnp.asarray(each.limit, jnp.float32) for each in constraints)
+        return state._replace(learner=state.learner._replace(limits=asked))
+
+    def working(self, state: State) -> State:
+        if not state.learner.limits:
+            return state
+        own = zip(state.constraints, state.learner.limits)
+        raised = (each.at(limit) if isinstance(each, Outage) else each for each, limit in own)
+        return state._replace(constraints=tuple(raised))
+
+    def learn(self, env: Described, state: State, experience: Experience) -> tuple[State, Scalars]:
+        after, scalars = super().learn(env, state, experience)
+        if not state.learner.limits:
+            return after, scalars
+        raised = tuple(self._raised(env, after, each) for each in after.constraints)
+        return after._replace(learner=after.learner._replace(limits=raised)), scalars
 
     def first_multiplier(self, constraint: Constraint) -> Multiplier:
         first = super().first_multiplier(constraint)
@@ -237,6 +258,6 @@ tuned = OutagePPO(**AS_RELEASED | TUNED | OWN, integral_gain=0.025, proportional
 scale = replace(tuned, **SCALE)
 # Two cores: a small network, and a batch of 48 episodes.
 fast = replace(tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
-host = OutagePPO(**HOST, budget_input=True, steering_outages=2.0, most_over=0.9)
+host = OutagePPO(**HOST, budget_input=True, steering_outages=2.0, most_over=0.5)
 OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale, "host": host}
 OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": SCALE_STEPS}

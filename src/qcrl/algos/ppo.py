@@ -143,7 +143,8 @@ class PPO(ActorCritic):
         trajectory = read_trajectory(env, experience)
         before: PPOLearner = state.learner._replace(scales=self._measure(env, state, trajectory))
         state = state._replace(learner=before)
-        trajectory = trajectory._replace(inputs=self.see(env, state.constraints, trajectory.inputs))
+        working = self.working(state)
+        trajectory = trajectory._replace(inputs=self.see(env, working.constraints, trajectory.inputs))
         multipliers = self._steer(env, state)
         steered = before._replace(multiplier=multipliers[0], further=multipliers[1:])
         normaliser = before.normaliser
@@ -152,10 +153,11 @@ class PPO(ActorCritic):
             start = jax.tree.map(lambda x: x[0], trajectory.memory)
             seen = network.seen(trajectory.inputs, trajectory.first, start)
             normaliser = normaliser.update(network.observed(seen), network.images)
+            normaliser = self.hold(env, state.constraints, normaliser)
         with jax.named_scope("advantages"):
-            batch, statistics = self._prepare(env, state, trajectory, normaliser)
+            batch, statistics = self._prepare(env, working, trajectory, normaliser)
         with jax.named_scope("update"):
-            params, optimiser, losses = self._fit(env, state, self.multipliers(steered), batch, shuffle_key)
+            params, optimiser, losses = self._fit(env, working, self.multipliers(steered), batch, shuffle_key)
         learner = steered._replace(params=params, normaliser=normaliser, optimiser=optimiser)
         return state._replace(learner=learner, key=key), losses | statistics
 
@@ -190,6 +192,7 @@ class PPO(ActorCritic):
             clip=self.error_clip,
             relative=self.relative_gains,
             power=self.integral_power,
+            least=self.least_multiplier,
         )
         moved = []
         for before, (critic, view) in zip(state.learner.multipliers, self._views(state)):
@@ -297,7 +300,8 @@ class PPO(ActorCritic):
     def learning_rate_share(self, iteration: Int[Array, ""]) -> Float[Array, ""]:
         """What is left of the learning rate."""
         halved = 0.5 ** (iteration / self.learning_rate_halving)
-        return halved * jnp.maximum(0.01, 1 - iteration / self.learning_rate_end)
+        left = (1 - iteration / self.learning_rate_end) / (1 - self.learning_rate_flat)
+        return halved * jnp.clip(left, 0.01, 1.0)
 
     @property
     def optimiser(self) -> optax.GradientTransformation:

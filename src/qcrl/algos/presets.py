@@ -1,4 +1,4 @@
-"""What presets on the PPO core have in common. The presets themselves are in the algorithms' files."""
+"""What presets have in common, most of it on the PPO core. The presets themselves are in the algorithms' files."""
 
 from qcrl.kinds import Settings
 
@@ -57,6 +57,8 @@ SCALE: Settings = dict(
     driver_window=288,
 )
 SCALE_STEPS = 60_000_000
+# Nothing is known of a user's task beforehand: rewards and costs are counted in what they turn out to be.
+SCALED: Settings = dict(reward_scale="auto", cost_scale="auto")
 # Environments that run in Python: what has proved itself for PPO on many tasks, with scales that follow the task, and
 # gains that count per step. `training.fit` makes the batch smaller where the simulator is slow. A batch holds a few
 # episodes: what a hundred of them say of the costs comes too late, and the multiplier swings.
@@ -67,14 +69,14 @@ HOST: Settings = dict(
     epochs=10,
     minibatches=32,
     learning_rate=3e-4,
+    learning_rate_flat=0.6,
     warmup_iterations=1,
     max_gradient_norm=0.5,
     gae_lambda=0.95,
     cost_gae_lambda=0.95,
     target_lambda=0.95,
     time_limit="bootstrap",
-    reward_scale="auto",
-    cost_scale="auto",
+    **SCALED,
     clip=0.2,
     value_loss_weight=0.5,
     normalise_advantages=True,
@@ -83,9 +85,11 @@ HOST: Settings = dict(
     cost_input="none",
     separate_critics=True,
     normalise_observations=True,
+    normalise_budget=False,
     initial_head=0.01,
     relative_gains=True,
     initial_multiplier=0.1,
+    least_multiplier=1e-3,
     integral_power=0.5,
     integral_gain=0.05,
     proportional_gain=0.3,

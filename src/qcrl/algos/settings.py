@@ -22,6 +22,8 @@ class BatchSettings(Algorithm):
     """Iterations over which the learning rate halves."""
     learning_rate_end: float = math.inf
     """Iteration by which the learning rate has fallen, along a straight line, to a hundredth."""
+    learning_rate_flat: float = 0.0
+    """Share of these iterations before which it does not fall."""
     max_gradient_norm: float = math.inf
     """Longer gradients are scaled down to this norm."""
     warmup_iterations: int = 0
@@ -34,6 +36,7 @@ class BatchSettings(Algorithm):
         self.require(
             "be greater than 0", lambda x: x > 0, "learning_rate_halving", "learning_rate_end", "max_gradient_norm"
         )
+        self.require("be at least 0 and less than 1", lambda x: 0 <= x < 1, "learning_rate_flat")
         if self.steps_per_env % self.chunk_length:
             raise UserError(
                 f"steps_per_env is {self.steps_per_env}, but must be a multiple of chunk_length ({self.chunk_length})"
@@ -110,7 +113,9 @@ class MultiplierSettings(Algorithm):
     gain_smoothing: float = 0.95
     """Decay of the running mean behind the proportional gain."""
     relative_gains: bool = False
-    """Gains count times the multiplier, which then needs an initial value above 0, and stays between 0.1 and 10,000."""
+    """Gains count times the multiplier, which then needs an initial value above 0, and stays below 10,000."""
+    least_multiplier: float = 0.1
+    """With relative gains: the multiplier's lowest value."""
     integral_power: float = 1.0
     """With relative gains: the integral gain counts times this power of the multiplier; 1 moves it by factors."""
     target_margin: float = 0.0
@@ -126,7 +131,7 @@ class MultiplierSettings(Algorithm):
         super().__post_init__()
         self.require("be at least 0", lambda x: x >= 0, "integral_gain", "proportional_gain", "initial_multiplier")
         self.require("lie between 0 and 1", lambda x: 0 <= x <= 1, "gain_smoothing", "integral_power")
-        self.require("be greater than 0", lambda x: x > 0, "error_clip")
+        self.require("be greater than 0", lambda x: x > 0, "error_clip", "least_multiplier")
         self.require("be at least 0 and less than 1", lambda x: 0 <= x < 1, "target_margin")
         self.require("be at least 1", lambda x: x >= 1, "driver_window")
         self.require("be at least 0", lambda x: x >= 0, "gain_steps")
@@ -156,6 +161,8 @@ class NetworkSettings(Algorithm):
     """The previous cost is seen one step late."""
     budget_input: bool = False
     """Show the network what is left of the limit, and of the time where its limit is known."""
+    normalise_budget: bool = True
+    """Normalise what is left like observations; else it is seen on a fixed scale, and a limit that is passed apart."""
     normalise_observations: bool = False
     """Normalise observations by their running mean and variance, updated once per iteration."""
     observation_clip: float = 10.0

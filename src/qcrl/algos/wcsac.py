@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.losses import value_loss
+from qcrl.algos.presets import SCALED
 from qcrl.algos.sac import SAC, Params, SACActor
 from qcrl.constraints import Constraint, CVaR, Unit
 from qcrl.envs.base import Described
@@ -131,8 +132,7 @@ HOST: Settings = dict(
     learning_rate=3e-4,
     replay_size=300_000,
     start_steps=1000,
-    reward_scale="auto",
-    cost_scale="auto",
+    **SCALED,
 )
 
 

@@ -16,7 +16,11 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
     )
     parser.add_argument("--out", metavar="FILE", help="where to (default: policy.onnx or policy.safetensors)")
     for name, meaning in {"seed": "the first", "probability": "the only one", "limit": "the only one"}.items():
-        parser.add_argument(f"--{name}", type=float, metavar="X", help=f"which policy of the run (default: {meaning})")
+        kind = int if name == "seed" else float
+        parser.add_argument(f"--{name}", type=kind, metavar="X", help=f"which policy of the run (default: {meaning})")
+    parser.add_argument(
+        "--promised", action="store_true", help="export the certified policy of a promise (default: off)"
+    )
     return run
 
 
@@ -25,7 +29,12 @@ def run(args: argparse.Namespace) -> int:
     from qcrl.runs.numpy_policy import NumpyPolicy
 
     found = load(args.run)
-    policy = found.policy(args.seed, args.probability, args.limit, backend="numpy")
+    if args.promised:
+        file, lane, _ = found.promises(args.probability, args.limit, args.seed)[-1]
+    else:
+        lane = found.lane(args.seed, args.probability, args.limit)
+        file = found.policy_file(lane)
+    policy = found.without_jax(file, lane.trained or lane)
     assert isinstance(policy, NumpyPolicy)
     path = Path(args.out or ("policy.onnx" if args.format == "onnx" else "policy.safetensors"))
     if path.exists():
@@ -37,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         from qcrl.runs.checkpoints import write_file
 
-        write_file(path, found.policy_file(found.lane(args.seed, args.probability, args.limit)).read_bytes())
+        write_file(path, file.read_bytes())
     print(f"{path}: {policy!r}")
+    if lane.trained is not None:
+        print(f"It was trained for ranges: ask it for limit {lane.limit:g} and probability {lane.probability:g}.")
     print(f"It must be told of the step before: {' and '.join(policy.needs) or 'nothing'}.")
     return 0

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import NoReturn
 
-from qcrl.errors import UserError, trust
+from qcrl.errors import UserError
+from qcrl.named import trust
 from qcrl.output import unbreakable
 from qcrl.version import __version__
 

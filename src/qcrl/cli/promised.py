@@ -60,11 +60,13 @@ def finish(run: "Run", outcome: "Outcome") -> int:
 def _show(run: "Run") -> None:
     """A film of an episode, and the page about the run."""
     from qcrl.cli.render import film_of
-    from qcrl.runs.lane import from_dict
+    from qcrl.runs.folder import NotCertified
     from qcrl.show.report import report
 
-    certified = any(each.get("verdict") == "certified" for each in run.certificates)
-    policy = run.promised() if certified else run.policy_of(run.lanes[0])
-    lane = from_dict(policy.info)
-    print(f"Film: {film_of([(run, lane, policy)], run.path / 'episode.gif', 'median', 3)}")
+    try:
+        file, lane, _ = run.promises()[-1]
+    except NotCertified:
+        lane = run.lanes[0]
+        file = run.policy_file(lane)
+    print(f"Film: {film_of([(run, lane, run.policy_in(file, lane))], run.path / 'episode.gif', 'median', 3)}")
     print(f"Report: {report([run.path], run.path / 'report.html', ['median'], 3)}")

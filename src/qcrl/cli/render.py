@@ -41,19 +41,17 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
 
 
 def run(args: argparse.Namespace) -> int:
-    from qcrl.runs import lane as lanes  # not above: --help need not wait for JAX
-    from qcrl.runs.folder import load
+    from qcrl.runs.folder import load  # not above: --help need not wait for JAX
 
     filmed = []
     for folder in filter(None, (args.run, args.beside)):
         run = load(folder)
         if args.promised:
-            policy = run.promised(args.probability, args.limit)
-            lane = lanes.from_dict(policy.info)
+            file, lane, _ = run.promises(args.probability, args.limit, args.seed)[-1]
         else:
             lane = run.lane(args.seed, args.probability, args.limit)
-            policy = run.policy_of(lane)
-        filmed.append((run, lane, policy))
+            file = run.policy_file(lane)
+        filmed.append((run, lane, run.policy_in(file, lane)))
     which = args.episode, args.episodes, args.engine, args.deterministic, args.workers or 0
     print(film_of(filmed, args.out, *which))
     return 0
@@ -85,7 +83,7 @@ def film_of(
     shown = []
     for run, lane, policy in filmed:
         meaning = "" if which == "first" else f", the {which} of {episodes}"
-        about = [f"{label(run.config)}, seed {lane.seed}", policy.constraint.words]
+        about = [f"{label(run.config)}, seed {lane.seed}", lane.constraint.words]
         where = f"{engine} engine, " if env is None else ""
         title = "\n".join([policy.env.id, *about, f"{where}episode {number}{meaning}"])
         episode = replay.record(policy, lane.limit, number, engine, deterministic, env)

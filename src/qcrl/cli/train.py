@@ -15,8 +15,9 @@ from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.base import HOST_PRESET
 from qcrl.envs.find import find as find_environment
 from qcrl.envs.host import costs, elsewhere
-from qcrl.errors import UserError, require_trust
+from qcrl.errors import UserError
 from qcrl.kinds import Settings
+from qcrl.named import require_trust
 from qcrl.runs import shapes
 from qcrl.runs.folder import check_format, read_config
 from qcrl.training import loop

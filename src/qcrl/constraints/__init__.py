@@ -8,6 +8,7 @@ from importlib import import_module
 
 from qcrl.constraints.constraint import (
     REPORTED_PROBABILITY,
+    Bounds,
     Constraint,
     Steering,
     Together,
@@ -17,11 +18,13 @@ from qcrl.constraints.constraint import (
 )
 from qcrl.constraints.cvar import CVaR
 from qcrl.constraints.mean import Mean
-from qcrl.constraints.outage import Outage
-from qcrl.errors import UserError, load, require_trust
+from qcrl.constraints.outage import Outage, any_over, outages, promising
+from qcrl.errors import UserError
+from qcrl.named import load, require_trust
 
 __all__ = [
     "REPORTED_PROBABILITY",
+    "Bounds",
     "CVaR",
     "Constraint",
     "Mean",
@@ -29,9 +32,12 @@ __all__ = [
     "Steering",
     "Together",
     "Unit",
+    "any_over",
     "from_dict",
     "keys",
     "known",
+    "outages",
+    "promising",
     "together",
 ]
 

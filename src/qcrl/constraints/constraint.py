@@ -12,8 +12,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from qcrl.errors import UserError, path_of
+from qcrl.errors import UserError
 from qcrl.kinds import Json, Number
+from qcrl.named import path_of
 
 REPORTED_PROBABILITY = 0.1
 """Where a constraint names no probability, outages are reported for this one."""
@@ -27,6 +28,15 @@ class Steering(NamedTuple):
 
     statistic: Float[Array, ""]
     target: Float[Array, ""] | float
+
+
+class Bounds(NamedTuple):
+    """Exact one-sided bounds of what a constraint measures, and what they follow from."""
+
+    lower: float
+    upper: float
+    found: Json
+    words: str
 
 
 def _fields(constraint: Any) -> tuple[Any, ...]:
@@ -108,9 +118,14 @@ class Constraint:
         """Where in its ranges these numbers lie."""
         raise NotImplementedError
 
+    @property
+    def measured(self) -> str:
+        """What `measure` is called."""
+        return self.tracked or self.statistics[0]
+
     def track(self, costs: Float[Array, " n"], valid: Bool[Array, " n"]) -> Float[Array, ""]:
         """`measure`, of the costs that are valid, while training."""
-        return self.steer(self.tracked or self.statistics[0], costs, valid, 1.0).statistic
+        return self.steer(self.measured, costs, valid, 1.0).statistic
 
     @classmethod
     def from_outage(cls, outage: "Constraint") -> Self:
@@ -125,9 +140,19 @@ class Constraint:
         """The value that the constraint bounds, over these episodes."""
         raise NotImplementedError
 
+    def suspect(self, costs: Float[np.ndarray, " n"]) -> float:
+        """`measure`, or more, where these episodes may be so few that they look better by luck."""
+        return self.measure(costs)
+
     def interval(self, costs: Float[np.ndarray, " n"]) -> tuple[float, float] | None:
         """Where the true value of `measure` lies, with a confidence of 95%; None where that is not known."""
         return None
+
+    def exact_bounds(
+        self, costs: Float[np.ndarray, " n"], largest: float | None, lower_error: float, upper_error: float
+    ) -> Bounds | str:
+        """Of `measure`, for certificates; or why there are none. No episode costs more than the largest, if known."""
+        return "it is no outage and no mean"
 
     @property
     def bound(self) -> float:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from qcrl.constraints.constraint import Constraint, Steering, Unit
+from qcrl.constraints.constraint import Bounds, Constraint, Steering, Unit
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,19 @@ class Mean(Constraint):
         """By the normal distribution."""
         mean, reach = float(np.mean(costs)), 1.96 * float(np.std(costs)) / len(costs) ** 0.5
         return mean - reach, mean + reach
+
+    def exact_bounds(
+        self, costs: Float[np.ndarray, " n"], largest: float | None, lower_error: float, upper_error: float
+    ) -> Bounds | str:
+        """By betting."""
+        from qcrl import stats  # not above: training need not wait for scipy
+
+        if largest is None:
+            return "the largest possible cost is not known"
+        lower = largest - stats.mean_bound(largest - costs, largest, 1 - lower_error)
+        upper = stats.mean_bound(costs, largest, 1 - upper_error)
+        mean = float(costs.mean())
+        return Bounds(lower, upper, {"mean": mean}, f"{mean:.4g} on average")
 
     @property
     def words(self) -> str:

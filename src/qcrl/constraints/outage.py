@@ -1,15 +1,21 @@
 """A limit on how many episodes may cost more than so much. Both may be ranges, of which every episode draws its own."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+from typing import TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from qcrl import ranges
-from qcrl.constraints.constraint import Constraint, Steering, Unit, rebuild
+from qcrl.constraints.constraint import Bounds, Constraint, Steering, Unit, rebuild
 from qcrl.kinds import Number
 from qcrl.quantiles import empirical_quantile
+
+Costs = TypeVar("Costs", Float[Array, " n"], Float[np.ndarray, " n"])
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,10 @@ class Outage(Constraint):
     def middle(self) -> "Outage":
         return self.ask((0.5, 0.5)) if self.ranged else self
 
+    def at(self, limit: Unit) -> "Outage":
+        """With another limit."""
+        return rebuild(Outage, (("cost", self.cost),), (limit, self.probability))
+
     def ask(self, position: Number) -> "Outage":
         """With the numbers at these positions in the ranges; probabilities are spread by their logarithm."""
         numbers = ranges.at(self.limit, position[0]), ranges.at(self.probability, position[1], logarithmic=True)
@@ -71,6 +81,10 @@ class Outage(Constraint):
     def measure(self, costs: Float[np.ndarray, " n"]) -> float:
         return float(np.mean(costs > self.limit))
 
+    def suspect(self, costs: Float[np.ndarray, " n"]) -> float:
+        """With one outage more than was seen, as among few episodes there may be none by luck."""
+        return self.measure(np.append(costs, np.inf))
+
     @property
     def bound(self) -> float:
         return self.probability
@@ -80,6 +94,16 @@ class Outage(Constraint):
         from qcrl import stats  # not above: training need not wait for scipy
 
         return stats.outage_interval(int(np.sum(costs > self.limit)), len(costs))
+
+    def exact_bounds(
+        self, costs: Float[np.ndarray, " n"], largest: float | None, lower_error: float, upper_error: float
+    ) -> Bounds:
+        from qcrl import stats  # not above: training need not wait for scipy
+
+        outages, episodes = int(np.sum(costs > self.limit)), len(costs)
+        lower = stats.outage_lower_bound(outages, episodes, 1 - lower_error)
+        upper = stats.outage_bound(outages, episodes, 1 - upper_error)
+        return Bounds(lower, upper, {"outages": outages}, f"{outages:,} outages")
 
     def judge(self, costs: Float[np.ndarray, " n"]) -> str:
         low, high = self.interval(costs)
@@ -94,3 +118,20 @@ class Outage(Constraint):
         share, limit = ranges.text(self.probability), ranges.text(self.limit)
         drawn = ", drawn for each" if self.ranged else ""
         return f"at most {share} of episodes cost more than {limit}{self.of_cost}{drawn}"
+
+
+def outages(constraints: Sequence[Constraint]) -> list[Outage]:
+    """Those of them that are about outages."""
+    return [each for each in constraints if isinstance(each, Outage)]
+
+
+def promising(constraints: Sequence[Constraint], probabilities: Sequence[float]) -> list[Constraint]:
+    """The constraints, those about outages with these probabilities."""
+    left = list(probabilities)
+    return [replace(each, probability=left.pop(0)) if isinstance(each, Outage) else each for each in constraints]
+
+
+def any_over(constraints: Sequence[Constraint], costs: Mapping[str, Costs]) -> Costs | None:
+    """Which episodes are over the limit of one of several outage constraints; None where there is one at most."""
+    over = [costs[each.cost] > each.limit for each in outages(constraints)]
+    return reduce(or_, over) if len(over) > 1 else None

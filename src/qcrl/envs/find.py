@@ -28,7 +28,7 @@ class Completed:
         return getattr(self.env, name)
 
 
-def find(env: Any, cost: Costs = None) -> Described:
+def find(env: object, cost: Costs = None) -> Described:
     """The environment that `env` means, with its costs from where `cost` says, or found."""
     if isinstance(env, HostEnv | Completed):
         return env

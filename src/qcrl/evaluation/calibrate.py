@@ -16,10 +16,10 @@ from jaxtyping import Float
 from scipy import stats
 
 from qcrl.evaluation import together
-from qcrl.evaluation.certificate import file_hash
 from qcrl.evaluation.evaluate import Player, results_of
 from qcrl.evaluation.plan import Plan
 from qcrl.kinds import Json
+from qcrl.runs.files import file_hash
 from qcrl.runs.lane import Lane
 
 DRAWS = 200

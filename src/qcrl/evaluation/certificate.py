@@ -162,10 +162,6 @@ def canonical_hash(content: Json) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def episode_seed(policy_sha256: str, environment: Json, engine: str, deterministic: bool, attempt: int) -> int:
     """Which episodes certify. Another plan for the same policy looks at the same ones, and gets no other chance."""
     measured = {

@@ -18,12 +18,12 @@ from qcrl.evaluation.certificate import (
     Certificate,
     earlier_certificates,
     episode_seed,
-    file_hash,
     write_certificate,
 )
 from qcrl.evaluation.evaluate import Player, choose_lanes, results_of, trained_environment, versions
 from qcrl.evaluation.plan import Plan
 from qcrl.kinds import Json
+from qcrl.runs.files import file_hash
 from qcrl.runs.folder import Run, load
 from qcrl.runs.lane import Lane, Numbers, by_setting
 

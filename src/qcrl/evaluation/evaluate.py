@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -23,14 +22,15 @@ from qcrl.envs.base import Described, Description
 from qcrl.envs.find import find
 from qcrl.envs.host import costs
 from qcrl.envs.host.costs import Costs
-from qcrl.errors import UserError, require_trust
+from qcrl.errors import UserError
 from qcrl.evaluation.summary import Results, Summary, summarise
 from qcrl.kinds import Json
+from qcrl.named import require_trust
 from qcrl.output import console
 from qcrl.runs.checkpoints import write_file
 from qcrl.runs.folder import Run, check_format, load
 from qcrl.runs.jax_policy import JaxPolicy
-from qcrl.runs.lane import Lane, Numbers, by_setting, from_dict
+from qcrl.runs.lane import Lane, Numbers, by_setting
 from qcrl.sampling import compilation_cache
 from qcrl.sampling.play import Totals, engine_of, play
 from qcrl.sampling.play.host import Crew
@@ -69,7 +69,7 @@ def evaluate(
     limit: Numbers = None,
     *,
     promised: bool = False,
-    env: Any = None,
+    env: object = None,
     cost: Costs = None,
     episode_seed: int = 0,
     processes: int | None = None,
@@ -82,7 +82,8 @@ def evaluate(
     deterministic: act by the mean of the policy's distribution instead of drawing from it.
     seed, probability, limit: only the lanes trained with these, one or several. A policy that was trained for ranges is
         judged at these, or at the ends and the middle of the ranges.
-    promised: the policies that promises were certified of, judged at these, instead of those of the lanes.
+    promised: the policies that promises were certified of, judged at these, instead of those of the lanes. The other
+        arguments then choose among certificates.
     env, cost: the environment and where its cost is, as for `train`, where the run was trained on one of your own that
         has no id.
     episode_seed: which episodes; the same ones for the same number.
@@ -91,7 +92,7 @@ def evaluate(
     run = run if isinstance(run, Run) else load(run)
     play = Player(run, trained_environment(run, env, cost), engine, deterministic, processes, progress)
     if promised:
-        totals = play.promised(episodes, episode_seed, probability, limit)
+        totals = play.promised(episodes, episode_seed, probability, limit, seed)
         lanes = list(totals)
     else:
         lanes = choose_lanes(run, seed, probability, limit)
@@ -154,20 +155,17 @@ class Player:
         """So many episodes of one policy, in batches where there are many."""
         return self.play([policy], episodes, [seed], purpose, first, self.batch)[0]
 
-    def promised(self, episodes: int, episode_seed: int, probability: Numbers, limit: Numbers) -> dict[Lane, Results]:
-        """Episodes of the certified policies, each judged at its promise."""
-        given = {"probability": probability, "limit": limit}
-        wanted = {name: _numbers(value) for name, value in given.items() if value is not None}
-        found = {}
-        for row in self.run.certificates:
-            if row["verdict"] == "certified" and all(row[name] in wanted[name] for name in wanted):
-                policy = self.run.promised(row["probability"], row["limit"])
-                lane = dataclasses.replace(from_dict(policy.info), probability=row["probability"])
-                seed = [episode_seed, *f"evaluate {policy.info['name']}".encode()]
-                found[lane] = results_of(lane, self.env, self.play([policy], episodes, [seed], "evaluate")[0])
-        if not found:
-            raise UserError(f"{self.run.path} has no certified policy of a promise; see qcrl certify --promise")
-        return found
+    def promised(
+        self, episodes: int, episode_seed: int, probability: Numbers, limit: Numbers, seed: Numbers
+    ) -> dict[Lane, Results]:
+        """Episodes of the certified policies, each judged at its promises."""
+        found = self.run.promises(probability, limit, seed)
+        chosen = list(dict.fromkeys((each.file, each.lane) for each in found))
+        policies = [self.run.policy_in(*each) for each in chosen]
+        seeds: list[Seed] = [[episode_seed, *f"evaluate {policy.info['name']}".encode()] for policy in policies]
+        totals = dict(zip(chosen, self.play(policies, episodes, seeds, "evaluate")))
+        judged = {dataclasses.replace(each.lane, probability=each.promise): totals[each[:2]] for each in found}
+        return {lane: results_of(lane, self.env, each) for lane, each in judged.items()}
 
     def play(
         self,
@@ -229,7 +227,7 @@ def _numbers(given: Numbers) -> list[float]:
     return list(given) if isinstance(given, Sequence) else [given]  # type: ignore[list-item]
 
 
-def trained_environment(run: Run, env: Any = None, cost: Costs = None) -> Described:
+def trained_environment(run: Run, env: object = None, cost: Costs = None) -> Described:
     """The environment that the run was trained on: the one given, or the one of that id."""
     check_format(run.path, run.config)
     trained = run.config["environment"]

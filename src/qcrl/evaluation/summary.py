@@ -10,7 +10,7 @@ from jaxtyping import Float
 from scipy.stats import norm, weibull_min
 
 from qcrl import stats, tails
-from qcrl.constraints import Constraint, Outage, keys
+from qcrl.constraints import Constraint, any_over, keys
 from qcrl.kinds import Json, Settings
 from qcrl.quantiles import grid
 from qcrl.runs.lane import Lane
@@ -118,8 +118,8 @@ def _together(constraints: Sequence[Constraint], totals: Sequence[Results]) -> S
         found["constraints"] = [
             _judged(key, each, every[each.cost]) for key, each in zip(keys(constraints), constraints)
         ]
-        over = [every[each.cost] > each.limit for each in constraints if isinstance(each, Outage)]
-        found["outage_any"] = float(np.any(over, axis=0).mean()) if len(over) > 1 else None
+        over = any_over(constraints, every)
+        found["outage_any"] = None if over is None else float(over.mean())
     return found
 
 

@@ -1,24 +1,27 @@
 """The last words of a training: was the outage kept that was asked for, in plain language."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from qcrl import stats
-from qcrl.constraints import Constraint, Outage, Together
+from qcrl.constraints import Constraint, Outage, Together, any_over
 from qcrl.envs.base import Described
 from qcrl.evaluation.evaluate import results_of, trained_environment
 from qcrl.runs.folder import Run, cost_column, load, rows_of
+from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.runs.lane import Lane, by_setting
-from qcrl.sampling.play import play
-from qcrl.sampling.play.seeds import Played
+from qcrl.sampling.play import can_play, play
+from qcrl.sampling.play.seeds import Played, Seed
 
 MOST_EPISODES = 1000
 """Fresh episodes per setting, over all seeds together; fewer where they would take over a tenth of the training."""
-FIRST_EPISODES = 20
-"""Of a training, in which the policy is still as good as random."""
+FIRST_EPISODES, FEWEST_FIRST = 20, 5
+"""In which the policy is still as good as random: at most a twentieth of the training, else its own first ones."""
+DOUBT = 2.0
+"""Standard errors by which a policy must earn more than that to be better."""
 FEWEST_EPISODES = 10
 """With fewer fresh episodes per seed than this, the last ones of the training say more."""
 
@@ -43,10 +46,10 @@ def _judge(run: Run, env: Described, lanes: list[Lane]) -> str:
     asked = f"Asked for: {Together(lanes[0].constraints).words if together else outage.words}"
     if lanes[0].learning_rate is not None:
         asked = f"Learning rate {lanes[0].learning_rate:g}. {asked}"
-    if not isinstance(trained, Outage) and not together:
+    if trained != outage and not together:
         asked += f" (but trained under {type(trained).__name__})"
     returns, every, kind = _episodes(run, env, lanes)
-    costs, learned = every[trained.cost], _beside_the_start(run, lanes, returns, env.costs)
+    costs, learned = every[trained.cost], _beside_the_start(run, env, lanes, returns)
     if not costs.size:
         return f"{asked}. No episode has ended yet: train for more steps."
     if together:
@@ -58,7 +61,7 @@ def _judge(run: Run, env: Described, lanes: list[Lane]) -> str:
     shares = over.mean(axis=1)
     seeds = f", from {shares.min():.3f} to {shares.max():.3f} over {len(lanes)} seeds" if len(lanes) > 1 else ""
     own = ""
-    if not isinstance(trained, Outage):
+    if trained != outage:
         judged = f"{trained.judge(costs.ravel())} ({trained.measure(costs.ravel()):.2f})"
         own = f"Its own constraint, that {trained.words}, is {judged}. "
     spent = f" (of the episodes over the limit {costs[over].mean():.2f})" if outages else ""
@@ -69,25 +72,53 @@ def _judge(run: Run, env: Described, lanes: list[Lane]) -> str:
     )
 
 
-def _beside_the_start(run: Run, lanes: list[Lane], returns: np.ndarray, costs: Sequence[str]) -> str:
-    """What to say where policies earn no more than the first episodes of the training did, in which they knew nothing.
+def _beside_the_start(run: Run, env: Described, lanes: list[Lane], returns: np.ndarray) -> str:
+    """What to say where policies earn no more, or not clearly more, than before the training, when they knew nothing.
 
     Where those broke a constraint, less return may be the price of keeping it.
     """
-    table = run.episodes
-    rows = np.concatenate([rows_of(table, lane.columns)[:FIRST_EPISODES] for lane in lanes])
-    start = table["return"][rows]
-    if not start.size or returns.mean() > start.mean() or np.ptp(np.append(start, returns)) == 0:
+    start, costs, kind = _start(run, env, lanes)
+    if not start.size or np.ptp(np.append(start, returns)) == 0:
         return ""
-    earned = f"{start.mean():.2f} in the first episodes of the training"
-    found = [(each, each.measure(cost_column(table, costs, each.cost)[rows])) for each in lanes[0].constraints]
+    gain = returns.mean() - start.mean()
+    if gain > DOUBT * np.sqrt(sum(each.var() / each.size for each in (start, returns))):
+        return ""
+    earned, more = f"{start.mean():.2f} in {kind}", gain > 0
+    found = [(each, each.measure(costs[each.cost])) for each in lanes[0].constraints]
     broken = [f"{value:.3g} where {each.bound:g} is allowed" for each, value in found if value > each.bound]
     if broken:
-        return f" Random actions earned no less, {earned}, but they broke the constraint: {', '.join(broken)}."
+        less = "hardly" if more else "no"
+        return f" Random actions earned {less} less, {earned}, but they broke the constraint: {', '.join(broken)}."
     return (
-        f" That is no better than random actions, {earned}, which kept the constraint as well: nothing was learned; "
-        "train for more steps, or allow more."
+        f" That is {'hardly' if more else 'no'} better than random actions, {earned}, which kept the constraint as "
+        f"well: {'little or nothing' if more else 'nothing'} was learned; train for more steps, or allow more."
     )
+
+
+def _start(run: Run, env: Described, lanes: list[Lane]) -> tuple[np.ndarray, dict[str, np.ndarray], str]:
+    """Returns, and costs by name, of policies that know nothing yet, and what episodes they are of."""
+    table = run.episodes
+    trained = [rows_of(table, lane.columns) for lane in lanes]
+    rows = np.concatenate([own[:FIRST_EPISODES] for own in trained])
+    if not env.fixed_length and can_play(env) and trained[0].size:
+        # The first episodes to end are the short ones, and where they are long, much was learned before they ended.
+        length = max(table["env_steps"][own[-1]] / own.size for own in (trained[0][:FIRST_EPISODES], trained[0]))
+        count = min(FIRST_EPISODES, int(run.config["steps"] / 20 / length))
+        if count >= FEWEST_FIRST:
+            returns, every = _played(env, lanes, [_untrained(run.policy_of(lane), lane) for lane in lanes], count)
+            return returns, {name: each.ravel() for name, each in every.items()}, "episodes of the untrained policy"
+    every = {name: cost_column(table, env.costs, name)[rows] for name in env.costs}
+    return table["return"][rows], every, "the first episodes of the training"
+
+
+def _untrained(policy: JaxPolicy, lane: Lane) -> JaxPolicy:
+    """As it was before the first step."""
+    algorithm, env = policy.trained_by, policy.env
+    constraints = (lane.trained or lane).constraints
+    # Compiled, or a replay would be made that nobody looks at.
+    state = jax.jit(lambda key: algorithm.policy_state(env, algorithm.init(env, key, constraints)))
+    fresh = JaxPolicy(algorithm, env, state(jax.random.key(lane.seed)), policy.info)
+    return fresh if lane.trained is None else fresh.at(lane.limit, lane.probability)
 
 
 def _one_of_several(constraint: Constraint, costs: np.ndarray, kind: str) -> str:
@@ -100,8 +131,8 @@ def _one_of_several(constraint: Constraint, costs: np.ndarray, kind: str) -> str
 
 
 def _any_over(lane: Lane, every: dict[str, np.ndarray]) -> str:
-    over = [every[each.cost] > each.limit for each in lane.constraints if isinstance(each, Outage)]
-    return f" Over any of the limits: {np.any(over, axis=0).mean():.3f}." if len(over) > 1 else ""
+    over = any_over(lane.constraints, every)
+    return "" if over is None else f" Over any of the limits: {over.mean():.3f}."
 
 
 def _episodes(run: Run, env: Described, lanes: list[Lane]) -> tuple[np.ndarray, dict[str, np.ndarray], str]:
@@ -110,15 +141,20 @@ def _episodes(run: Run, env: Described, lanes: list[Lane]) -> tuple[np.ndarray, 
     if lanes[0].trained is not None:  # training episodes are of all limits
         count = max(count, FEWEST_EPISODES)
     if count >= FEWEST_EPISODES:
-        # Other episodes than those of the training.
-        policies: list[Played] = [run.policy_of(lane) for lane in lanes]
-        totals = play([(policy, (lane.seed + 2**31) % 2**32) for policy, lane in zip(policies, lanes)], env, count)
-        results = [results_of(lane, env, each) for lane, each in zip(lanes, totals)]
-        every = {name: np.array([each.every[name] for each in results]) for name in env.costs}
-        return np.array([each.returns for each in results]), every, "fresh episodes"
+        return *_played(env, lanes, [run.policy_of(lane) for lane in lanes], count), "fresh episodes"
     table = run.episodes
     rows = [rows_of(table, lane.columns) for lane in lanes]
     shared = min(100, *map(len, rows))
     chosen = np.array([row[len(row) - shared :] for row in rows], int)
     every = {name: cost_column(table, env.costs, name)[chosen] for name in env.costs}
     return table["return"][chosen], every, "last training episodes"
+
+
+def _played(
+    env: Described, lanes: list[Lane], policies: list[JaxPolicy], count: int
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    # Other episodes than those of the training.
+    jobs: list[tuple[Played, Seed]] = [(policy, (lane.seed + 2**31) % 2**32) for policy, lane in zip(policies, lanes)]
+    results = [results_of(lane, env, each) for lane, each in zip(lanes, play(jobs, env, count))]
+    every = {name: np.array([each.every[name] for each in results]) for name in env.costs}
+    return np.array([each.returns for each in results]), every

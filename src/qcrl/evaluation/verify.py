@@ -13,13 +13,13 @@ from qcrl.evaluation.calibrate import Candidate, measure
 from qcrl.evaluation.certificate import (
     Certificate,
     episode_seed,
-    file_hash,
     read_certificate,
     signature_problem,
 )
 from qcrl.evaluation.certify import count_outages
 from qcrl.evaluation.evaluate import Player, choose_lanes, trained_environment, versions
 from qcrl.evaluation.plan import bounded
+from qcrl.runs.files import file_hash
 from qcrl.runs.folder import Run, load
 from qcrl.runs.lane import Lane
 from qcrl.stats import MOST_EPISODES
@@ -64,6 +64,9 @@ def _differences(
     if c.at_run_time != (lane.trained is not None):
         trained = ranges.text(run.lanes[0].constraint.limit)
         yield f"at_run_time is {c.at_run_time}, but the policy was trained for the limit {trained}"
+    judged = together.first_outage(lane) if c.constraints else lane.constraint
+    if (c.limit, c.cost) != (judged.limit, judged.cost):
+        yield f"it is about {c.limit:g} of {c.cost}, but the policy's limit is {judged.limit:g} of {judged.cost}"
     policy = run.path / c.policy
     if not policy.is_file() or run.path.resolve() not in policy.resolve().parents:
         raise UserError(f"{run.path} has no policy file {c.policy}; give the run that was certified with RUN")
@@ -99,6 +102,8 @@ def _differences(
             )
     if c.constraints:
         promises = [row["promise"] for row in c.constraints if "outages" in row]
+        if promises[:1] != [c.probability]:
+            yield f"probability is {c.probability:g}, but its first promise is another"
         verdict, counts, rows = together.count(play, lane, policy, c.plan, c.episode_seed, promises)
         if not together.same(rows, c.constraints):
             yield f"of the constraints is found: {' '.join(row['words'] for row in rows)}{why}"

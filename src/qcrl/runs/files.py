@@ -1,6 +1,7 @@
 """Files of arrays as they are read: whole, unchanged, and without JAX."""
 
 import errno
+import hashlib
 import json
 import zlib
 from pathlib import Path
@@ -20,6 +21,10 @@ def plain(path: Path) -> Path:
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a plain file")
     return path
+
+
+def file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def read_info(path: Path) -> Json:

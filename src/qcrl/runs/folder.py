@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from qcrl.envs.base import Description
 from qcrl.errors import UserError
 from qcrl.kinds import Json
 from qcrl.runs import checkpoints, shapes
-from qcrl.runs.files import plain
-from qcrl.runs.lane import Lane, from_dict, from_earlier_version, require_home
+from qcrl.runs.files import file_hash, plain
+from qcrl.runs.lane import Lane, Numbers, from_dict, from_earlier_version, listed, require_home
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -29,6 +29,19 @@ WHOLE = ("seed", "iteration", "env_steps", "episode")
 """Columns of whole numbers."""
 Pick = float | None
 """The value that the lane meant has; None where it may be left out."""
+
+
+class NotCertified(UserError):
+    """There is no certified policy, or none of those that were asked for."""
+
+
+class Promised(NamedTuple):
+    """A policy that a promise was certified of."""
+
+    file: Path
+    lane: Lane
+    """The one it was trained in; where that was for ranges, with the limit and probability that it was certified at."""
+    promise: float
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,9 @@ class Run:
 
     def policy_info(self, lane: Lane) -> Json:
         """What is saved beside the arrays of a lane's policy."""
-        path = self.policy_file(lane)
+        return self._info(self.policy_file(lane))
+
+    def _info(self, path: Path) -> Json:
         advice = "continue the run with --resume, which writes its policies again, or train it again"
         try:
             info = checkpoints.read_info(path)
@@ -133,16 +148,20 @@ class Run:
         backend: str = "jax",
     ) -> "Policy":
         """The trained policy of one lane, NumPy in and NumPy out; backend is jax, or numpy for quick single calls."""
-        from qcrl.runs.policy import Policy  # not above: to read tables, no policy is needed
-
         lane = self.lane(seed, probability, limit, learning_rate)
         if backend == "jax":
             return self.policy_of(lane)
+        return self.without_jax(self.policy_file(lane), lane.trained or lane, backend)
+
+    def without_jax(self, path: Path, lane: Lane | None = None, backend: str = "numpy") -> "Policy":
+        """The policy in a file of this run, which must be one of this lane, if one is given."""
+        from qcrl.runs.policy import Policy  # not above: to read tables, no policy is needed
+
         check_format(self.path, self.config)
-        path = self.policy_file(lane)
         policy = Policy.load(path, backend)
-        home = {"lane": lane.trained or lane, "environment": Description.from_dict(self.config["environment"])}
-        require_home(path.stem, {"lane": from_dict(policy.info), "environment": policy.env}, home)
+        own = from_dict(policy.info)
+        home = {"lane": lane or own, "environment": Description.from_dict(self.config["environment"])}
+        require_home(path.stem, {"lane": own, "environment": policy.env}, home)
         return policy
 
     @property
@@ -152,19 +171,35 @@ class Run:
         found = [shapes.read_json(path, shapes.Certified, "certify the policy again") for path in paths]
         return sorted(found, key=lambda each: each["attempt"])
 
-    def promised(self, probability: Pick = None, limit: Pick = None) -> "JaxPolicy":
-        """The policy that a promise was certified of, the newest one of that probability and limit."""
-        from qcrl.runs.jax_policy import load  # not above: to read tables, no algorithm is needed
+    def promised(self, probability: Pick = None, limit: Pick = None, seed: Pick = None) -> "JaxPolicy":
+        """The policy that a promise was certified of, the newest one of that probability, limit and seed."""
+        newest = self.promises(probability, limit, seed)[-1]
+        return self.policy_in(newest.file, newest.lane)
 
-        for certificate in reversed(self.certificates):
-            path = self.path / certificate["policy"]
-            asked = {"probability": probability, "limit": limit}
-            fits = all(value in (None, certificate[name]) for name, value in asked.items())
-            if fits and certificate["verdict"] == "certified" and path.is_file():
-                policy = load(path)
-                policy.require_home(self.config, from_dict(policy.info))
-                return policy
-        raise UserError(f"{self.path} has no such certified policy; make one: qcrl certify {self.path} --promise P")
+    def promises(self, probability: Numbers = None, limit: Numbers = None, seed: Numbers = None) -> list[Promised]:
+        """The certified policies with these values, the newest of every seed and promise; the newest of all last."""
+        kept = lambda each: each["verdict"] == "certified" and (self.path / each["policy"]).is_file()
+        certified = [each for each in self.certificates if kept(each)]
+        asked = {"probability": probability, "limit": limit, "seed": seed}
+        newest: dict[tuple[Any, ...], Json] = {}
+        for each in reversed(certified):
+            if all(each[name] in listed(value, [each[name]]) for name, value in asked.items()):
+                newest.setdefault((*(each[name] for name in asked), each.get("learning_rate")), each)
+        if not newest:
+            known = ["seed {seed} for {probability:g} at limit {limit:g}".format(**each) for each in certified]
+            made = f"it has: {', '.join(dict.fromkeys(known))}"
+            advice = made if known else f"make one: qcrl certify {self.path} --promise P"
+            raise NotCertified(f"{self.path} has no such certified policy; {advice}")
+        return [self._promised(each) for each in reversed(newest.values())]
+
+    def _promised(self, certificate: Json) -> Promised:
+        path = self.path / certificate["policy"]
+        if file_hash(path) != certificate["policy_sha256"]:
+            raise UserError(f"{path} is another policy than the certified; put that back, or certify this one anew")
+        lane = from_dict(self._info(path))
+        if lane.constraint.ranged:
+            (lane,) = lane.judged(certificate["limit"], certificate["trained_probability"])
+        return Promised(path, lane, certificate["probability"])
 
     def policy_of(self, lane: Lane) -> "JaxPolicy":
         """The trained policy of a lane, with its algorithm."""

@@ -84,8 +84,8 @@ class Lane:
         if not isinstance(constraint, Outage) or not constraint.ranged:
             return [self]
         known = [constraint.ask((place, place)) for place in (0.0, 0.5, 1.0)]
-        listed = _listed(limits, [each.limit for each in known])
-        asked = [(limit, p) for limit in listed for p in _listed(probabilities, [each.probability for each in known])]
+        shares = listed(probabilities, [each.probability for each in known])
+        asked = [(limit, share) for limit in listed(limits, [each.limit for each in known]) for share in shares]
         for limit, probability in asked:
             constraint.locate(limit, probability)
         return [
@@ -139,7 +139,7 @@ def require_home(policy: str, found: Json, asked: Json) -> None:
             )
 
 
-def _listed(given: Numbers, otherwise: list[float]) -> list[float]:
+def listed(given: Numbers, otherwise: list[float]) -> list[float]:
     """What was asked for, each once."""
     numbers = otherwise if given is None else given if isinstance(given, Sequence) else [given]
     return list(dict.fromkeys(map(float, numbers)))

@@ -39,12 +39,12 @@ def load(path: Path) -> NumpyPolicy:
     try:
         info, arrays = files.read_arrays(path)
         env = Description.from_dict(info["environment"])
-        if info.get("mixture"):
-            raise UserError("it is a mixture of policies, which needs the backend jax")
         if info.get("forward") is not None:
             return NumpyPolicy(env, info, arrays)
     except Exception as error:  # a file may say anything of how it acts
         raise UserError(f"{path} is not a policy of this version of qcrl ({error}); train it again") from error
+    if info.get("mixture"):
+        raise UserError(f"{path} is a mixture of policies, which only JAX can run; use the backend jax, or one of them")
     raise UserError(
         f"{path} does not say how its policy acts without JAX: its algorithm is one of your own, or it was trained "
         "before that was written down; use the backend jax, or train it again"

@@ -201,7 +201,11 @@ def _left(graph: Graph, left: Left, costs: int) -> str:
         whole = graph.add("Max", limit, number(left.least))
         unit = graph.add("Where", graph.add("Greater", whole, number(0.0)), whole, number(1.0))
     spent = graph.columns(graph.input("spent", costs), left.which, left.which + 1)
-    return graph.clip(graph.add("Div", graph.add("Sub", limit, spent), unit), *left.bounds)
+    share = graph.add("Div", graph.add("Sub", limit, spent), unit)
+    seen = graph.clip(share, *left.bounds)
+    if left.over is None:
+        return seen
+    return graph.add("Where", graph.add("Less", share, number(0.0)), number(left.over), seen)
 
 
 def _look(graph: Graph, x: str, net: NetworkForward) -> str:
@@ -273,7 +277,10 @@ def _options(graph: Graph, raw: str, actions: Product) -> str:
 
 
 def compare(policy: NumpyPolicy, model: bytes, rows: int = 64, steps: int = 3) -> float:
-    """The largest distance between raw actions of onnxruntime and of NumPy, over steps with random inputs."""
+    """The largest distance between raw actions of onnxruntime and of NumPy, over steps with random inputs.
+
+    Of options, how much less likely the one chosen is than the likeliest, in logits: two may be equally likely.
+    """
     import onnxruntime
 
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
@@ -291,8 +298,12 @@ def compare(policy: NumpyPolicy, model: bytes, rows: int = 64, steps: int = 3) -
         raw, *later = session.run(["raw_action", *(f"next_{name}" for name in memory)], feed)
         head, _ = policy.forward(known, carry.memory)
         numbers = np.tanh(head.mean) if policy.forward.squashed else head.mean
-        expected = np.concatenate([numbers, *one_hots(head.logits, policy.forward.choices)], axis=-1)
-        worst = max(worst, float(np.abs(raw - expected).max()))
+        count = numbers.shape[-1]
+        best = np.concatenate([raw[:, :0], *one_hots(head.logits, policy.forward.choices)], axis=-1)
+        lost = np.where(best == raw[:, count:], 0.0, best - raw[:, count:]) * head.logits
+        groups = np.split(lost, np.cumsum(policy.forward.choices)[:-1], axis=-1)
+        distances = [raw[:, :count] - numbers, *(group.sum(axis=-1) for group in groups)]
+        worst = max(worst, *(float(np.abs(each).max(initial=0.0)) for each in distances))
         memory = dict(zip(memory, later))
         seen = policy.env.observation_size - policy.env.masks
         mask = obs[:, seen:] if policy.env.masks else None

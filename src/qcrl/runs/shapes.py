@@ -184,9 +184,13 @@ class Certified(TypedDict):
 
     verdict: Name
     policy: Name
+    policy_sha256: Name
     attempt: Size
+    seed: Seed
     probability: Probability
+    trained_probability: Probability
     limit: Limit
+    learning_rate: NotRequired[float | None]
 
 
 class Damaged(UserError):

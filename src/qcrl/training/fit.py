@@ -25,8 +25,9 @@ MINIBATCH = 64
 """Steps that a gradient step is taken on."""
 
 
-SETTLING = 1.25
-"""The learning rate falls as if it were to be 0 after so many times the training: a fifth of it is left at the end."""
+SETTLING = 1.1
+"""The learning rate falls as if it were to be 0 after so many times the training: with `learning_rate_flat` at 0.6 it
+falls in the last third, and a quarter of it is left at the end."""
 
 
 class Pace(NamedTuple):
@@ -57,7 +58,14 @@ def batch(pace: Pace, most: int, workers: int = 0) -> int:
     return max(LEAST, most >> halvings)
 
 
-FITTED = ("num_envs", "steps_per_env", "chunk_length", "minibatches", "separate_critics", "learning_rate_end")
+GAINS = 200
+"""Times that the multiplier's gains count in a training: it must be able to rise in a short one, and not swing in a
+long one."""
+
+FITTED = (
+    *("num_envs", "steps_per_env", "chunk_length", "minibatches", "separate_critics"),
+    *("learning_rate_end", "gain_steps"),
+)
 """What `complete` may choose."""
 
 
@@ -98,4 +106,5 @@ def complete(
         filled["minibatches"] = next(count for count in range(wanted, 0, -1) if pieces % count == 0)
     if not {"learning_rate_end", "learning_rate_halving"} & given.keys():
         filled["learning_rate_end"] = SETTLING * math.ceil(steps / (value("num_envs") * length))
+    filled.setdefault("gain_steps", math.ceil(steps / GAINS))
     return filled

@@ -8,19 +8,16 @@ import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
-from qcrl.constraints import Outage
 from qcrl.envs.base import Described
 from qcrl.errors import UserError
 from qcrl.runs import checkpoints
 from qcrl.runs.folder import Run, cost_column, rows_of
 from qcrl.runs.lane import Lane
 from qcrl.sampling.play import can_play, play
-from qcrl.sampling.play.seeds import Totals
+from qcrl.sampling.play.seeds import Totals, joined
 from qcrl.training.interruption import Interrupted
 
 RECENT = "policies/recent"
@@ -35,19 +32,9 @@ FEWEST = 20
 """With fewer episodes than this there is no choice."""
 
 
-class Measured(NamedTuple):
-    """Fresh episodes of a candidate."""
-
-    returns: Float[np.ndarray, " episodes"]
-    costs: Float[np.ndarray, "episodes cost"]
-
-    def and_(self, more: Totals) -> "Measured":
-        return Measured(np.concatenate([self.returns, more.returns]), np.concatenate([self.costs, more.costs]))
-
-
 Play = Callable[[int, int, int], Totals]
 """Plays a candidate, by its number, in so many episodes from a first one on."""
-Score = Callable[[Measured], tuple[float, float]]
+Score = Callable[[Totals], tuple[float, float]]
 """The lower, the better."""
 
 
@@ -100,31 +87,26 @@ def _play(
     return play([(run.policy_in(policies[number], lane), seed)], env, count, processes=workers, first=first)[0]
 
 
-def choose(fresh: Play, candidates: int, episodes: int, score: Score) -> tuple[int, Measured]:
+def choose(fresh: Play, candidates: int, episodes: int, score: Score) -> tuple[int, Totals]:
     """The number of the best candidate, and its episodes: in every round the better half plays on."""
     left, rounds = list(range(candidates)), math.ceil(math.log2(candidates))
-    found: dict[int, Measured] = {}
+    found: dict[int, Totals] = {}
     while len(left) > 1:
         count = max(1, round(episodes / rounds / len(left)))
         for number in left:
-            known = found.get(number)
-            totals = fresh(number, count, 0 if known is None else known.returns.size)
-            found[number] = Measured(totals.returns, totals.costs) if known is None else known.and_(totals)
+            known = [found[number]] if number in found else []
+            more = fresh(number, count, sum(each.returns.size for each in known))
+            found[number] = joined([*known, more])
         left = sorted(left, key=lambda number: score(found[number]))[: len(left) // 2]
-    best = min(found, key=lambda number: score(found[number]))
-    return best, found[best]
+    return left[0], found[left[0]]  # not of all: those dropped early played few episodes, and may have been lucky
 
 
-def score(lane: Lane, costs: Sequence[str], measured: Measured) -> tuple[float, float]:
-    """How far constraints are broken, as a share of what is allowed; then the return.
-
-    One more outage counts than was seen, as among few episodes there may be none by luck.
-    """
+def score(lane: Lane, costs: Sequence[str], measured: Totals) -> tuple[float, float]:
+    """How far constraints are broken, as a share of what is allowed; then the return."""
     excess = 0.0
     for constraint in lane.constraints:
         own = measured.costs[:, costs.index(constraint.cost)]
-        value = constraint.measure(np.append(own, np.inf) if isinstance(constraint, Outage) else own)
-        excess += max(0.0, value - constraint.bound) / max(constraint.bound, 1e-9)
+        excess += max(0.0, constraint.suspect(own) - constraint.bound) / max(constraint.bound, 1e-9)
     return excess, -float(measured.returns.mean())
 
 
@@ -141,9 +123,8 @@ def _felt(run: Run, lane: Lane, env: Described, rows: np.ndarray) -> bool:
     return any(each.measure(cost_column(table, env.costs, each.cost)[rows]) > 0 for each in lane.constraints)
 
 
-def _outcome(lane: Lane, costs: Sequence[str], measured: Measured) -> list[str]:
+def _outcome(lane: Lane, costs: Sequence[str], measured: Totals) -> list[str]:
     return [
-        f"{'outage' if isinstance(each, Outage) else each.key} "
-        f"{each.measure(measured.costs[:, costs.index(each.cost)]):.3g}"
+        f"{each.measured}{each.of_cost} {each.measure(measured.costs[:, costs.index(each.cost)]):.3g}"
         for each in lane.constraints
     ]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from qcrl import errors
+from qcrl import named
 from qcrl.envs.host.values import number
-from qcrl.errors import UserError, load
+from qcrl.errors import UserError
 from qcrl.kinds import Tree
 
 Info = dict[str, Any]
@@ -100,7 +100,7 @@ def parse(cost: "Costs | CostSource") -> CostSource | None:
         return cost
     if callable(cost):
         name = getattr(cost, "__qualname__", type(cost).__qualname__)
-        errors.trust(getattr(cost, "__module__", ""))
+        named.trust(getattr(cost, "__module__", ""))
         return CostSource(function=cost, function_name=f"{getattr(cost, '__module__', '')}:{name}")
     if isinstance(cost, Mapping | list | tuple):
         return _several(cost if isinstance(cost, Mapping) else {key: key for key in cost})
@@ -110,14 +110,14 @@ def parse(cost: "Costs | CostSource") -> CostSource | None:
         return CostSource()
     if quoted := re.fullmatch(QUOTED, cost):
         return CostSource(quoted[1], part=quoted[2] if quoted[3] is None else int(quoted[3]))
-    return CostSource(function=load(cost, "cost"), function_name=cost) if ":" in cost else CostSource(cost)
+    return CostSource(function=named.load(cost, "cost"), function_name=cost) if ":" in cost else CostSource(cost)
 
 
 def require_trust(cost: str | Mapping[str, str] | None) -> None:
     """Raise where a file names a function that the caller has not."""
     for each in places(cost):
         if not re.fullmatch(QUOTED, each):
-            errors.require_trust(each, "cost", calls=True)
+            named.require_trust(each, "cost", calls=True)
 
 
 def places(cost: str | Mapping[str, str] | None) -> list[str]:

@@ -14,11 +14,13 @@ from qcrl.envs.host.costs import Costs, CostSource
 from qcrl.envs.host.fleet import Fleet, Local
 from qcrl.envs.host.products import Product
 from qcrl.envs.host.restarting import Restarting
+from qcrl.envs.host.seeds import SeededMaker, obeying
 from qcrl.envs.host.spaces import Actions, check_observations, describe_actions, find_images, random_actions
 from qcrl.envs.host.vector import Vector
 from qcrl.envs.host.workers import Workers
-from qcrl.errors import UserError, import_named, load, path_of, trust
+from qcrl.errors import UserError
 from qcrl.kinds import GymEnv, GymSpace
+from qcrl.named import import_named, load, path_of, trust
 from qcrl.nets.images import Image
 
 ASSUMED_HORIZON = 1000
@@ -113,9 +115,10 @@ class HostEnv:
     def __str__(self) -> str:
         how = "found automatically" if self.found else "as given"
         pictures = ", images among them" if self.images else ""
+        deaf = "; it ignores seeds, so its generators are given them" if isinstance(self.make, SeededMaker) else ""
         return (
             f"{self.id}: the cost is {self.source} ({how}); {self.actions}; {self.observation_size} observed numbers"
-            f"{pictures}; episodes are taken to last {self.horizon:,} steps at most"
+            f"{pictures}; episodes are taken to last {self.horizon:,} steps at most{deaf}"
         )
 
 
@@ -157,6 +160,7 @@ def open_host(env: str | GymEnv, cost: Costs | CostSource = None) -> HostEnv:
     allowed = lambda row: random_actions(actions, action_size, np.random.default_rng(0), row[None, -masks:])[0]
     source = _try(only, source, env_id, allowed if masks else None)
     if make is not None:
+        make = obeying(make, Local([only], source, env_id, masks=masks).envs[0])
         boundary.close(only, env_id)
     kept = None if make else only
     limit = time_limit(only)

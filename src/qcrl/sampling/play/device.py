@@ -6,11 +6,10 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event, Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from qcrl.envs.base import Environment
@@ -18,7 +17,7 @@ from qcrl.errors import UserError
 from qcrl.kinds import Tree
 from qcrl.nets.network import Inputs, Memory
 from qcrl.sampling.learner import Acts
-from qcrl.sampling.play.seeds import Played, Progress, Seed, Totals, episode_keys, key_words, require_finite
+from qcrl.sampling.play.seeds import Played, Progress, Seed, Totals, episode_keys, joined, key_words, require_finite
 
 MOST_AT_ONCE = {"cpu": 500}
 """Episodes that run side by side; more are run in several batches, so that memory is bounded."""
@@ -99,7 +98,7 @@ def play_on_device(
     for part, own in zip(parts, found):
         for number, each in zip(part.counted, own):
             totals.setdefault(number, []).append(each)
-    return [_joined(totals[number]) for number in range(len(jobs))]
+    return [joined(totals[number]) for number in range(len(jobs))]
 
 
 def _parts(
@@ -121,11 +120,6 @@ def _parts(
         filled = [jobs[number] for number in (numbers + numbers[-1:] * together)[:together]]  # one program for all
         parts.append(Part(filled, numbers, first, episodes, episodes))
     return parts
-
-
-def _joined(parts: Sequence[Totals]) -> Totals:
-    join = lambda name: np.concatenate([getattr(part, name) for part in parts])
-    return Totals(join("returns"), join("costs"), None if parts[0].discounted is None else join("discounted"))
 
 
 def _alike(policies: Sequence[Played]) -> list[list[int]]:
@@ -164,7 +158,7 @@ def _play_part(
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _start(algorithm: Acts, env: Environment, count: int, keys: Array, first: Any) -> tuple[Array, Episode]:
+def _start(algorithm: Acts, env: Environment, count: int, keys: Array, first: int) -> tuple[Array, Episode]:
     """Keys for the actions, and episodes before their first step, of every policy."""
 
     def begin(key: Array, number: Array) -> tuple[Array, Episode]:

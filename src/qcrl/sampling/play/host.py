@@ -164,5 +164,5 @@ def _single(x: Any) -> np.ndarray:
     return np.asarray(x, np.float32)
 
 
-def _seed(words: np.ndarray, number: Any) -> int:
+def _seed(words: np.ndarray, number: int) -> int:
     return int(np.random.SeedSequence([*words.tolist(), int(number)]).generate_state(1)[0]) >> 1

@@ -40,6 +40,12 @@ class Totals(NamedTuple):
     """Costs that count less the later they come, where a discount was given."""
 
 
+def joined(parts: Sequence[Totals]) -> Totals:
+    """All of their episodes."""
+    join = lambda name: np.concatenate([getattr(part, name) for part in parts])
+    return Totals(join("returns"), join("costs"), None if parts[0].discounted is None else join("discounted"))
+
+
 def key_words(seed: Seed) -> UInt32[np.ndarray, "2"]:
     """The words of a random key. The first is odd, and 0 in the keys that trainings start from: never the same."""
     words = np.random.SeedSequence(seed).generate_state(2)

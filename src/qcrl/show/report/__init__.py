@@ -19,7 +19,7 @@ from qcrl.errors import UserError
 from qcrl.evaluation.certificate import read_certificate
 from qcrl.kinds import Json
 from qcrl.runs.checkpoints import write_file
-from qcrl.runs.folder import Run, check_format, label, load
+from qcrl.runs.folder import NotCertified, Run, check_format, label, load
 from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.runs.lane import Lane, by_setting
 from qcrl.sampling.play import ENGINES
@@ -104,7 +104,7 @@ def content(
             for run, name in zip(runs, names)
             for each in _replays(run, name, replays, episodes, engine, progress, problems)
         ],
-        "problems": problems,
+        "problems": list(dict.fromkeys(problems)),
     }
 
 
@@ -218,7 +218,7 @@ def _replays(
         problems += [str(error)] if kept else []
         return []
     for lane, *_ in by_setting([judged for each in kept for judged in each.judged()]):
-        policy, whose = _shown_policy(run, lane)
+        policy, whose = _shown_policy(run, lane, problems)
         title = f"{name}, {whose}, p = {lane.probability:g}"
         if lane.trained is not None:
             title += f", d = {lane.limit:g}"
@@ -240,12 +240,17 @@ def _replays(
     return recorded
 
 
-def _shown_policy(run: Run, lane: Lane) -> tuple[JaxPolicy, str]:
-    """The certified policy of a promise about this limit, if there is one; else the lane's own."""
+def _shown_policy(run: Run, lane: Lane, problems: list[str]) -> tuple[JaxPolicy, str]:
+    """The certified policy of a promise about this setting, if there is one; else the lane's own."""
     try:
-        return run.promised(limit=lane.limit), "promised policy"
-    except UserError:
-        return run.policy_of(lane), f"seed {lane.seed}"
+        for file, own, _ in reversed(run.promises()):
+            if own.setting == lane.setting:
+                return run.policy_in(file, own), "promised policy"
+    except NotCertified:
+        pass
+    except UserError as error:
+        problems.append(str(error))
+    return run.policy_of(lane), f"seed {lane.seed}"
 
 
 def _scenes(scenes: Sequence[replay.Seen]) -> Json:

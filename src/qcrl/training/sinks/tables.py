@@ -126,7 +126,7 @@ def _reopen(path: Path, size: int, header: Sequence[str]) -> IO[bytes]:
     return file
 
 
-def _append(file: IO[bytes], rows: Any) -> None:
+def _append(file: IO[bytes], rows: Iterable[str]) -> None:
     data = memoryview("".join(f"{row}\n" for row in rows).encode())
     while data:  # a write to a nearly full disk may take only a part; the next attempt then says why
         data = data[file.write(data) :]
