@@ -1,4 +1,4 @@
-"""Hopper-v5 with a speed limit: at most one episode in ten may exceed 2 m/s in more than 300 of 1,000 steps."""
+"""Hopper-v5 with a speed limit: at most one episode in ten may exceed 2 m/s in more than 400 of 1,000 steps."""
 
 import qcrl
 
@@ -7,7 +7,7 @@ def too_fast(obs, action, next_obs, info):
     return float(info["x_velocity"] > 2.0)
 
 
-def main(steps=500_000, limit=300, **options):
+def main(steps=500_000, limit=400, **options):
     constraint = qcrl.Outage(limit, probability=0.1)
     return qcrl.train("outage_ppo", "Hopper-v5", constraint, steps, cost=too_fast, **options)
 

@@ -1,7 +1,7 @@
 """What came of an example: its seeds one after the other, each judged in fresh episodes; with --free without a limit.
 
-With --shield that policy is judged once more with a stop: once the limit is reached, all its actions are 0. So much can
-be had without learning about costs.
+With --shield that policy is judged once more with a stop: once a part of the limit is spent, all its actions are 0. So
+much can be had without learning about costs, where to do nothing costs nothing.
 
 python outcomes.py cartpole --seeds 0 1 2
 """
@@ -19,9 +19,12 @@ import numpy as np
 
 import qcrl
 
+STOPS = 0.7, 0.8, 0.9
+"""Parts of the limit."""
 
-def shielded(run, limit, cost, episodes):
-    """Mean return and outage of fresh episodes in which every action is 0 once the limit is reached."""
+
+def shielded(run, limit, stop, cost, episodes):
+    """Mean return and outage of fresh episodes in which every action is 0 once that much is spent."""
     env, policy = gymnasium.make(run.config["environment"]["id"]), run.policy(backend="numpy")
     rng, returns, outages = np.random.default_rng(0), [], 0
     for episode in range(episodes):
@@ -29,7 +32,7 @@ def shielded(run, limit, cost, episodes):
         carry, paid, total, spent, ended = policy.initial(), 0.0, 0.0, 0.0, False
         while not ended:
             action, carry = policy(obs, carry, cost=paid, rng=rng)
-            action = np.zeros_like(action) if spent >= limit else action
+            action = np.zeros_like(action) if spent >= stop else action
             after, reward, terminated, truncated, info = env.step(action)
             paid = cost(obs, action, after, info)
             obs, total, spent, ended = after, total + reward, spent + paid, terminated or truncated
@@ -61,8 +64,9 @@ def main():
             outcomes = {args.example: (found.limit, found.mean_return, found.outage)}
             if args.shield:
                 limit = inspect.signature(example.main).parameters["limit"].default
-                stopped = shielded(run, limit, getattr(example, args.shield), args.episodes)
-                outcomes[f"{args.example} shielded"] = (limit, *stopped)
+                for part in STOPS:
+                    stopped = shielded(run, limit, part * limit, getattr(example, args.shield), args.episodes)
+                    outcomes[f"{args.example} stopped at {part:g}"] = (limit, *stopped)
             steps = run.config["steps"]
         for name, (limit, mean_return, outage) in outcomes.items():
             row = {"example": name, "limit": limit, "seed": seed, "steps": steps, "episodes": args.episodes}

@@ -80,6 +80,7 @@ def test_lists_of_what_there_is(call):
         ("train --steps 0", "steps is 0"),
         ("train --steps 1.5", "steps is 1.5, but must be a whole number"),
         ("train --hidden-sizes 0", "hidden_sizes is (0,)"),
+        ("train --budget-parts 0", "budget_parts is (0.0,)"),
         ("train wcsac --hidden-sizes 0", "hidden_sizes is (0,)"),
         ("train qpco", "there is no algorithm 'qpco'; did you mean qcpo?"),
         ("train qcpo DynamicEnv-v9", "there is no environment 'DynamicEnv-v9'"),

@@ -106,6 +106,7 @@ ASKED = {
 def test_budgets_and_limits_that_are_asked_for_are_seen_without_jax(tmp_path, kind, scale):
     constraint, asked = ASKED[kind]
     changes = SMALL | {"num_envs": 4, "out_of_phase": False, "cost_scale": scale, "normalise_budget": scale != "auto"}
+    changes |= {"budget_parts": (1.0, 0.5) if scale == "auto" else (1.0,)}
     algorithm = hyperparameters.replace(build("outage_ppo", "fast"), changes)
     env = replace(NUMBERS, costs=("a", "b"))
     save(tmp_path / "policy.safetensors", algorithm, env, shaken, constraint)

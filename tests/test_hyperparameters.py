@@ -28,6 +28,7 @@ SMALL = {
         lstm_size=6,
         skip=True,
         cost_input="observation",
+        budget_input=True,
         normalise_observations=True,
         relative_gains=True,
         initial_multiplier=1.0,

@@ -252,10 +252,15 @@ def test_on_the_fixed_scale_a_passed_limit_is_seen_apart_whatever_was_seen_befor
     inputs = inputs._replace(spent=jnp.array([[0.0], [10.0], [10.5], [90.0]]))
     seen = algorithm.see(ENV, constraints, inputs).obs[:, ENV.observation_size]
     np.testing.assert_allclose(seen, [1.0, 0.0, -1.0, -1.0])
+    parts = replace(algorithm, budget_parts=(1.0, 0.25))
+    inputs = inputs._replace(spent=jnp.array([[0.0], [7.0], [8.0], [10.5]]))
+    seen = parts.see(ENV, constraints, inputs).obs[:, ENV.observation_size :][:, :2]
+    np.testing.assert_allclose(seen, [[1.0, 1.0], [0.3, 1.0], [0.2, 0.8], [-1.0, -1.0]], atol=1e-6)
     normaliser = algorithm.init(ENV, jax.random.key(0), constraints).learner.normaliser
     late = normaliser.update(jnp.full((100, normaliser.mean.size), 0.99))
     held = algorithm.hold(ENV, constraints, late)
-    assert float(held.mean[ENV.observation_size]) == 0.5
+    assert float(held.mean[ENV.observation_size]) == 1.0  # a whole budget is seen as 0
+    assert float(held.mean[ENV.observation_size + 1]) == 0.5  # of the time the middle
     assert float(held.variance[ENV.observation_size]) == pytest.approx(1 / 12)
     np.testing.assert_array_equal(held.mean[: ENV.observation_size], late.mean[: ENV.observation_size])
 

@@ -25,6 +25,8 @@ BUDGET_RANGE = -0.2, 1.0
 """How far over the limit an episode can be seen to be, and the whole budget."""
 ANY_SHARE = 0.5, 1 / 12
 """Mean and variance of a share that may be any."""
+WHOLE = 1.0
+"""What a budget is compared with on the fixed scale: while nothing is spent 0 is seen, as if there were none."""
 OVER = -1.0
 """What is seen on the fixed scale of a limit that is passed: another situation than one that is nearly reached."""
 
@@ -135,16 +137,22 @@ class ActorCritic(PPOSettings):
     def _added(self, env: Described, constraints: Sequence[Constraint]) -> int:
         """How many numbers `see` adds to an observation."""
         drawn = sum(1 + is_range(each.limit) + is_range(each.share) for each in constraints if each.ranged)
-        return drawn + self.budget_input * (len(self.critics(constraints)) + env.timed)
+        return self._budgets(constraints) + self.budget_input * env.timed + drawn
+
+    def _budgets(self, constraints: Sequence[Constraint]) -> int:
+        """How many of them are shares of budgets; they come first."""
+        return self.budget_input * len(self.critics(constraints)) * len(self.budget_parts)
 
     def hold(self, env: Described, constraints: Sequence[Constraint], normaliser: Normaliser) -> Normaliser:
         """With what is left on a fixed scale, where it is: beside what was seen so far, more would look absurd."""
         if self.normalise_budget:
             return normaliser
-        place = slice(env.observation_size, env.observation_size + self._added(env, constraints))
-        mean, variance = ANY_SHARE
+        start, mean, variance = env.observation_size, *ANY_SHARE
+        budgets = slice(start, start + self._budgets(constraints))
+        all_ = slice(start, start + self._added(env, constraints))
         return normaliser._replace(
-            mean=normaliser.mean.at[place].set(mean), variance=normaliser.variance.at[place].set(variance)
+            mean=normaliser.mean.at[all_].set(mean).at[budgets].set(WHOLE),
+            variance=normaliser.variance.at[all_].set(variance),
         )
 
     def computing(self, params: Params) -> Params:
@@ -208,14 +216,15 @@ class ActorCritic(PPOSettings):
         """What `see` adds to observations, as `runs.forward.Left` reads it."""
         least = 0.0 if self.cost_scale == "auto" else self.cost_scale
 
-        def budget(constraint: Constraint, whole: Number = None) -> Json:
+        def budget(constraint: Constraint, whole: Number = None, part: float = 1.0) -> Json:
             lowest, highest = (float(end(constraint.limit, which)) for which in (0, 1))
             known = whole if lowest < highest else max(lowest, least) or 1.0
             own = {"limit": [lowest, highest], "unit": known, "least": least, "bounds": list(BUDGET_RANGE)}
-            own |= {} if self.normalise_budget else {"over": OVER}
+            own |= {"part": part} | ({} if self.normalise_budget else {"over": OVER})
             return {"kind": "budget", "which": env.costs.index(constraint.cost)} | own
 
-        left = [budget(each) for each in constraints] if self.budget_input else []
+        parts = self.budget_parts if self.budget_input else ()
+        left = [budget(each, part=part) for each in constraints for part in parts]
         if self.budget_input and env.timed:
             left.append({"kind": "time", "which": 0, "limit": [0.0, float(env.horizon)]})
         if constraints[0].ranged:
@@ -229,7 +238,8 @@ class ActorCritic(PPOSettings):
         left = []
         for constraint in constraints if self.budget_input else ():
             limit, spent = asked(constraint, inputs).limit, inputs.spent[..., env.costs.index(constraint.cost)]
-            left.append(self._budget((limit - spent) / self._whole(limit)))
+            share = (limit - spent) / self._whole(limit)
+            left += [self._budget(share / part) for part in self.budget_parts]
         if self.budget_input and env.timed:
             left.append(1 - inputs.time / env.horizon)
         if constraints[0].ranged:

@@ -258,6 +258,7 @@ tuned = OutagePPO(**AS_RELEASED | TUNED | OWN, integral_gain=0.025, proportional
 scale = replace(tuned, **SCALE)
 # Two cores: a small network, and a batch of 48 episodes.
 fast = replace(tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
-host = OutagePPO(**HOST, budget_input=True, steering_outages=2.0, most_over=0.5)
+# A limit may be hundreds of steps' costs, and the last of them must be told apart.
+host = OutagePPO(**HOST, budget_input=True, budget_parts=(1.0, 1 / 8, 1 / 64), steering_outages=2.0, most_over=0.5)
 OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale, "host": host}
 OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": SCALE_STEPS}

@@ -161,6 +161,8 @@ class NetworkSettings(Algorithm):
     """The previous cost is seen one step late."""
     budget_input: bool = False
     """Show the network what is left of the limit, and of the time where its limit is known."""
+    budget_parts: tuple[float, ...] = (1.0,)
+    """What is left is seen once for each, as a share of that part of the limit: small ones show its end in detail."""
     normalise_budget: bool = True
     """Normalise what is left like observations; else it is seen on a fixed scale, and a limit that is passed apart."""
     normalise_observations: bool = False
@@ -180,6 +182,7 @@ class NetworkSettings(Algorithm):
         super().__post_init__()
         self.require("be at least 0", lambda x: x >= 0, "lstm_size")
         self.require("be greater than 0", lambda x: x > 0, "observation_clip")
+        self.require("be at least one number, each greater than 0", lambda x: x and min(x) > 0, "budget_parts")
         if self.separate_critics and self.lstm_size:
             raise UserError("separate_critics is true, but there is an LSTM, which they share; set lstm_size to 0")
         if self.skip and self.lstm_size and self.hidden_sizes[-1] != self.lstm_size:

@@ -83,6 +83,8 @@ class Left(NamedTuple):
     unit: float | None = None
     """What is left counts in multiples of this, or where it is none, of the limit, which counts as `least` at least."""
     least: float = 0.0
+    part: float = 1.0
+    """The last part of a unit, as a share of it, beyond which nothing more is seen."""
     bounds: tuple[float, float] = (-math.inf, math.inf)
     over: float | None = None
     """What is seen of a budget that is overdrawn, where that does not depend on by how much."""
@@ -95,14 +97,14 @@ class Left(NamedTuple):
         limit: Any = self.limit[0]
         highest = self.limit[1]
         if limit == highest and known.spent.ndim == 1 and self.unit:  # quickest in Python's own numbers
-            left = (limit - known.spent.item(self.which)) / self.unit
+            left = (limit - known.spent.item(self.which)) / self.unit / self.part
             if left < 0 and self.over is not None:
                 return self.over
             return min(max(left, self.bounds[0]), self.bounds[1])
         if limit < highest:
             limit = limit + known.asked[..., 0] * (highest - limit)
         unit = self.unit or np.where((whole := np.maximum(limit, self.least)) > 0, whole, 1.0)
-        share = (limit - known.spent[..., self.which]) / unit
+        share = (limit - known.spent[..., self.which]) / unit / self.part
         seen = np.clip(share, *self.bounds)
         return seen if self.over is None else np.where(share < 0, self.over, seen)
 

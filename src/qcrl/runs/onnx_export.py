@@ -201,7 +201,7 @@ def _left(graph: Graph, left: Left, costs: int) -> str:
         whole = graph.add("Max", limit, number(left.least))
         unit = graph.add("Where", graph.add("Greater", whole, number(0.0)), whole, number(1.0))
     spent = graph.columns(graph.input("spent", costs), left.which, left.which + 1)
-    share = graph.add("Div", graph.add("Sub", limit, spent), unit)
+    share = graph.add("Div", graph.add("Div", graph.add("Sub", limit, spent), unit), number(left.part))
     seen = graph.clip(share, *left.bounds)
     if left.over is None:
         return seen
