@@ -1,10 +1,11 @@
 """Outage-PPO's tables at full size: trains and evaluates their cells side by side, and prints them.
 
 python benchmarks/outage.py --minutes 8 --jobs 4       # until all cells are done; then only prints
+python benchmarks/outage.py --tables fast --lanes 1    # on two cores: every seed is a program of its own
 python benchmarks/outage.py --steps-scale 0.002 --episodes-scale 0.01 --jobs 1 --out /tmp/rehearsal     # a rehearsal
 
-Rows of finished cells are kept in results/outage_ppo/tables.csv, and their cells are not trained again. A cell that
---minutes cut off begins anew. No seed of these tables was used to choose a setting.
+Rows of finished seeds are kept in results/outage_ppo/tables.csv, and they are not trained again. No seed of these
+tables was used to choose a setting.
 """
 
 import argparse
@@ -29,7 +30,7 @@ MEASURED = ("outage", "mean_return", "mean_cost", "mean_cost_over", "seconds")
 
 
 class Cell(NamedTuple):
-    """Lanes that are trained as one program."""
+    """Seeds that are trained as one program, or as several."""
 
     table: str
     algorithm: str
@@ -78,37 +79,49 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no cell that may not end within so long")
     parser.add_argument("--jobs", type=int, default=2, help="cells side by side")
     parser.add_argument("--tables", nargs="+", help="only these (default: all)")
+    parser.add_argument("--lanes", type=int, default=10, help="seeds that are trained as one program")
     parser.add_argument("--steps-scale", type=float, default=1.0, help="share of each preset's own length")
     parser.add_argument("--episodes-scale", type=float, default=1.0, help="share of the fresh episodes")
-    parser.add_argument("--cell", help="train and evaluate one cell, and write its rows to --runs")
+    parser.add_argument("--cell", help="train and evaluate seeds of one cell, and write their rows to --runs")
+    parser.add_argument("--seeds", type=int, nargs="+", help="which ones")
     args = parser.parse_args()
     asked = [cell for cell in cells() if not args.tables or cell.table in args.tables]
     if args.cell:
         return train_and_evaluate(next(cell for cell in asked if cell.name == args.cell), args)
     path = args.out / "tables.csv"
-    done = {row["cell"] for row in read(path)}
-    run_side_by_side([cell for cell in asked if cell.name not in done], path, args)
+    run_side_by_side(missing(asked, path, args.lanes), path, args)
     tell(read(path), asked)
-    return 0 if {row["cell"] for row in read(path)} >= {cell.name for cell in asked} else 1
+    return 1 if missing(asked, path, args.lanes) else 0
 
 
-def run_side_by_side(todo: list[Cell], path: Path, args: argparse.Namespace) -> None:
-    """Each cell in a process of its own: one compiles while another trains."""
+def missing(asked: list[Cell], path: Path, lanes: int) -> list[tuple[Cell, list[int]]]:
+    """What is not in the table, as programs of so many seeds; the first seeds of all cells come first."""
+    done = {(row["cell"], int(row["seed"])) for row in read(path)}
+    programs = []
+    for cell in asked:
+        seeds = range(cell.first_seed, cell.first_seed + cell.seeds)
+        left = [seed for seed in seeds if (cell.name, seed) not in done]
+        programs += [(place, cell, left[place : place + lanes]) for place in range(0, len(left), lanes)]
+    return [(cell, seeds) for _, cell, seeds in sorted(programs, key=lambda each: each[0])]
+
+
+def run_side_by_side(todo: list[tuple[Cell, list[int]]], path: Path, args: argparse.Namespace) -> None:
+    """Each program in a process of its own: one compiles while another trains."""
     end, running = time.monotonic() + 60 * args.minutes, {}
     share = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     options = ["--runs", str(args.runs), "--steps-scale", str(args.steps_scale)]
     options += ["--episodes-scale", str(args.episodes_scale)]
     while todo or running:
         while todo and len(running) < args.jobs and time.monotonic() < end:
-            cell = todo.pop(0)
-            command = [sys.executable, __file__, "--cell", cell.name, *options]
-            running[subprocess.Popen(command, env=share)] = cell
+            cell, seeds = todo.pop(0)
+            command = [sys.executable, __file__, "--cell", cell.name, "--seeds", *map(str, seeds), *options]
+            running[subprocess.Popen(command, env=share)] = f"{cell.name}-s{seeds[0]}"
         time.sleep(0.5)
-        for process, cell in list(running.items()):
+        for process, name in list(running.items()):
             if process.poll() is not None:
                 del running[process]
-                print(f"{cell.name}: exit code {process.returncode}", flush=True)
-                append(path, read(args.runs / f"{cell.name}.csv") if process.returncode == 0 else [])
+                print(f"{name}: exit code {process.returncode}", flush=True)
+                append(path, read(args.runs / f"{name}.csv") if process.returncode == 0 else [])
         if time.monotonic() > end:
             for process in running:
                 process.terminate()
@@ -119,7 +132,7 @@ def train_and_evaluate(cell: Cell, args: argparse.Namespace) -> int:
     import qcrl
     from qcrl.algos.find import algorithms
 
-    begun = time.monotonic()
+    begun, name = time.monotonic(), f"{cell.name}-s{args.seeds[0]}"
     steps = max(1, round(args.steps_scale * algorithms()[cell.algorithm].lengths[cell.preset]))
     more = {} if cell.budget is None else {"budget_input": cell.budget}
     run = qcrl.train(
@@ -127,10 +140,9 @@ def train_and_evaluate(cell: Cell, args: argparse.Namespace) -> int:
         cell.environment,
         qcrl.Outage(15, cell.probability),
         steps,
-        cell.seeds,
+        args.seeds,
         cell.preset,
-        args.runs / cell.name,
-        first_seed=cell.first_seed,
+        args.runs / name,
         progress=False,
         resume=True,
         **more,
@@ -140,11 +152,11 @@ def train_and_evaluate(cell: Cell, args: argparse.Namespace) -> int:
     inputs = "budget" if run.config["algorithm"]["fields"]["budget_input"] else "plain"
     rows = [
         {"cell": cell.name, **dict(zip(COLUMNS, (*cell[:3], inputs, *cell[3:5], row.seed, episodes)))}
-        | {name: getattr(row, name) for name in MEASURED[:-1]}
+        | {each: getattr(row, each) for each in MEASURED[:-1]}
         | {"seconds": round(time.monotonic() - begun, 1)}
         for row in found.per_lane
     ]
-    append(args.runs / f"{cell.name}.csv", rows)
+    append(args.runs / f"{name}.csv", rows)
     return 0
 
 
@@ -182,8 +194,8 @@ def tell(rows: list[dict[str, str]], asked: list[Cell]) -> None:
                 f"| {cell.table} | {name} | {cell.preset} | {task} | {cell.probability} | {len(own)} | "
                 f"{outage.mean():.4f} | {spread[0]} | {over} | {reward.mean():.2f} | {spread[1]} | {cost} |"
             )
-    missing = [cell.name for cell in asked if not any(row["cell"] == cell.name for row in rows)]
-    print(json.dumps({"missing": missing}))
+    lacking = [cell.name for cell in asked if sum(row["cell"] == cell.name for row in rows) < cell.seeds]
+    print(json.dumps({"missing": lacking}))
 
 
 if __name__ == "__main__":

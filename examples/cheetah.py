@@ -1,10 +1,10 @@
-"""HalfCheetah-v5 with a speed limit: at most one episode in ten may exceed 1 m/s in more than 200 of 1,000 steps."""
+"""HalfCheetah-v5 with a speed limit: at most one episode in ten may exceed 2 m/s in more than 200 of 1,000 steps."""
 
 import qcrl
 
 
 def too_fast(obs, action, next_obs, info):
-    return float(info["x_velocity"] > 1.0)
+    return float(info["x_velocity"] > 2.0)
 
 
 def main(steps=1_000_000, limit=200, **options):

@@ -1,4 +1,4 @@
-"""mobile-env: three base stations serve five phones, and at most one episode in ten may use over 600 connections.
+"""mobile-env: three base stations serve five phones, and at most one episode in ten may use over 650 connections.
 
 An episode has 100 steps, and every connection counts 1 in each, as it takes energy. pip install mobile-env
 """
@@ -10,7 +10,7 @@ def connections(obs, action, next_obs, info):
     return float(info["number connections"])
 
 
-def main(steps=200_000, limit=600, **options):
+def main(steps=200_000, limit=650, **options):
     constraint = qcrl.Outage(limit, probability=0.1)
     env = "mobile_env:mobile-small-central-v0"
     return qcrl.train("outage_ppo", env, constraint, steps, cost=connections, **options)

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 
 import qcrl
 from qcrl.algos.advantages import gae
+from qcrl.algos.batch import CostSignal
 from qcrl.algos.losses import value_loss
-from qcrl.algos.ppo import PPO, CostSignal
+from qcrl.algos.ppo import PPO
 
 
 @dataclass(frozen=True)

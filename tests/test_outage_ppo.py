@@ -10,10 +10,9 @@ import pytest
 
 import qcrl
 from qcrl import Mean, Outage, UserError
-from qcrl.algos import cost_to_come
 from qcrl.algos.advantages import Links
+from qcrl.algos.batch import Sampled
 from qcrl.algos.outage_ppo import OutagePPO, outages
-from qcrl.algos.ppo import Sampled
 from qcrl.envs.base import Description
 from qcrl.envs.two_path import TwoPathEnv
 from qcrl.nets.network import Inputs
@@ -54,7 +53,7 @@ def test_the_critic_knows_no_discount_and_nothing_after_an_outage_or_an_end():
     np.testing.assert_allclose(one_step.advantage[:, 0], [0.5 - 0.3, 1 - 0.5, 0, 0], atol=1e-6)
     np.testing.assert_allclose(signal.advantage[:, 0], [0.2 + 0.97 * 0.5, 0.5, 0, 0], atol=1e-6)
     np.testing.assert_array_equal(signal.targets.open[:, 0], [True, True, False, False])
-    kept = signal_of([1, 1], [0, 1], [0.3, 0.5], [0.5, 0.9], [0, 1], target_lambda=1.0)
+    kept = signal_of([1, 1], [0, 1], [0.3, 0.5], [0.5, 0.9], [0, 1], cost_target_lambda=1.0)
     np.testing.assert_allclose(kept.targets.returns[:, 0], [0.0, 0.0], atol=1e-6)
 
 
@@ -101,8 +100,7 @@ def test_the_target_comes_down_from_one_half():
     np.testing.assert_allclose(ratios, [0.1 / 0.5, 0.1 / 0.05, 0.1 / 0.005, 0.1 / 0.005], rtol=1e-4)
 
 
-@pytest.mark.parametrize("levels", [1, pytest.param(31, marks=pytest.mark.large)])
-def test_it_mixes_routes_as_the_asked_outage_allows(levels, tmp_path):
+def test_it_mixes_routes_as_the_asked_outage_allows(tmp_path):
     """Route 1 is over the limit in .287 of episodes, route 2 in .08: the best share of route 1 at .1 is .097."""
     changes = dict(
         num_envs=64, steps_per_env=16, chunk_length=16, hidden_sizes=(32,), minibatches=4, learning_rate=3e-3
@@ -117,7 +115,6 @@ def test_it_mixes_routes_as_the_asked_outage_allows(levels, tmp_path):
         **changes,
         out_of_phase=False,
         learning_rate_halving=400.0,
-        critic_levels=levels,
     )
     result = qcrl.evaluate(run, episodes=4000, progress=False).per_lane[0]
     share = (result.mean_return - 0.8) / 0.2
@@ -166,60 +163,25 @@ def test_out_of_phase_every_episode_is_whole_and_they_end_evenly():
         replace(algorithm, steps_per_env=6, chunk_length=6).check(env)
 
 
-def test_the_cost_to_come_is_read_off_between_levels_and_certain_below_zero():
-    above = jnp.array([0.8, 0.4, 0.1])
-    found = cost_to_come.at(above, jnp.array([-0.1, 0.0, 0.5, 1.0, 1.75, 2.0, 7.0]), sure=2.0)
-    np.testing.assert_allclose(found, [2.0, 0.8, 0.6, 0.4, 0.175, 0.1, 0.1], atol=1e-6)
-
-
-def test_levels_to_the_end_are_what_the_episodes_cost_from_there_on():
-    """With a decay of 1 the target is 1{cost to come > level}; what follows the last row is what the critic thinks."""
-    costs = np.random.default_rng(1).integers(0, 3, (12, 6))
-    ended = np.zeros((12, 6), bool)
-    ended[[4, 11], :3] = True
-    links = Links(jnp.asarray(ended), jnp.asarray(~ended))
-    later = jnp.broadcast_to(jnp.asarray([0.5, 0.25, 0.25, 0.0, 0.0]), (12, 6, 5))
-    found = np.asarray(cost_to_come.targets(jnp.asarray(costs, jnp.float32), later, links, 1.0))
-    to_come = np.cumsum(costs[::-1], axis=0)[::-1]
-    whole = np.where(np.arange(12)[:, None] < 5, to_come - to_come[5], to_come)[:, :3]
-    np.testing.assert_allclose(found[:, :3], whole[..., None] > np.arange(5), atol=1e-6)
-    above = lambda spent: np.array([1.0 if level < spent else later[0, 0][level - spent] for level in range(5)])
-    open_ended = np.stack([[above(spent) for spent in row] for row in to_come[:, 3:]])
-    np.testing.assert_allclose(found[:, 3:], open_ended, atol=1e-6)
-
-
-def test_one_step_targets_shift_what_the_critic_thinks_of_the_next_step():
-    later = jnp.asarray([[[0.9, 0.6, 0.3]]])
-    links = Links(jnp.zeros((1, 1), bool), jnp.ones((1, 1), bool))
-    for cost, expected in ((0.0, [0.9, 0.6, 0.3]), (1.0, [1.0, 0.9, 0.6]), (0.5, [1.0, 0.75, 0.45])):
-        found = cost_to_come.targets(jnp.full((1, 1), cost), later, links, 0.0)
-        np.testing.assert_allclose(found[0, 0], expected, atol=1e-6)
-
-
-def test_a_critic_of_levels_gives_the_same_outage_signal_at_the_own_budget():
-    """Limit 10, eleven levels: with 6 spent, 4 are left, and the fifth level is the outage probability."""
-    above = jnp.linspace(1.0, 0.0, 11)
-    levels = jnp.broadcast_to(above, (2, 1, 11))
-    column = lambda x: jnp.asarray(x, jnp.float32)[:, None]
-    inputs = SimpleNamespace(spent=column([6, 7])[..., None])
-    ended = jnp.array([[False], [True]])
-    trajectory = SimpleNamespace(cost=column([1, 0])[..., None], inputs=inputs, ended=ended)
-    algorithm = replace(TINY, outage_scale=1.0, critic_levels=11, cost_gae_lambda=0.0)
-    state = SimpleNamespace(constraints=(Outage(10.0, 0.1),))
-    links = Links(jnp.zeros((2, 1), bool), ~ended)
-    signal = algorithm.cost_signal(ENV, state, Sampled(trajectory, levels, levels, links))
-    np.testing.assert_allclose(signal.advantage[:, 0], [0.7 - 0.6, -0.7], atol=1e-6)
-    np.testing.assert_allclose(signal.targets.returns[1, 0], np.zeros(11), atol=1e-6)
-    loss, _ = algorithm.cost_loss(levels, signal.targets)
-    assert float(loss) > 0
-
-
 def after_episodes(algorithm, costs):
     """A state whose recent episodes had these costs, the newest last; at most .1 of them may cost more than 10."""
     state = algorithm.init(ENV, jax.random.key(0), (Outage(10.0, 0.1),))
     blank = jnp.zeros(len(costs))
     episodes = Episodes(blank == 0, blank.astype(jnp.int32), blank, jnp.asarray(costs, jnp.float32)[:, None])
     return state._replace(window=state.window.add(episodes), probability=jnp.asarray(0.1))
+
+
+def test_the_multiplier_waits_for_the_first_outage_and_then_falls_where_there_is_none():
+    algorithm = replace(TINY, waits_for_trouble=True, initial_multiplier=0.3, least_multiplier=0.03)
+    steered = lambda state: algorithm._steer(ENV, state)[0]
+    quiet, trouble = (after_episodes(algorithm, [0.0] * 19 + [last]) for last in (0.0, 99.0))
+    assert float(steered(quiet).value) == np.float32(0.3)
+    assert float(algorithm.first_multiplier(quiet.constraints[0]).integral) == np.float32(0.3)
+    moved = steered(trouble)
+    assert float(moved.integral) != np.float32(0.3)
+    later = quiet._replace(learner=quiet.learner._replace(multiplier=moved))
+    assert float(steered(later).integral) < float(moved.integral)
+    assert float(replace(algorithm, waits_for_trouble=False)._steer(ENV, quiet)[0].value) < 0.3
 
 
 def test_where_most_are_over_the_limit_training_works_with_one_that_half_are_over():

@@ -14,9 +14,9 @@ import scipy.stats
 
 from qcrl.algos import hyperparameters
 from qcrl.algos.advantages import Links, gae
+from qcrl.algos.batch import shuffled
 from qcrl.algos.find import algorithms, build, find
 from qcrl.algos.losses import policy_loss
-from qcrl.algos.ppo import shuffled
 from qcrl.algos.ppo_lag import PPOLag
 from qcrl.algos.qcpo import QCPO
 from qcrl.algos.settings import PPOSettings
@@ -25,7 +25,7 @@ from qcrl.envs.two_path import TwoPathEnv
 from qcrl.errors import UserError
 from qcrl.nets.distributions import gaussian_log_prob
 from qcrl.nets.network import Inputs
-from qcrl.sampling.record import Trajectory
+from qcrl.sampling.record import Episodes, Trajectory, Window
 
 ENV = TwoPathEnv()
 TINY = dict(
@@ -69,6 +69,22 @@ def test_sampled_returns_are_gae_with_decay_one():
     links = Links(jnp.array([[False], [False], [False], [True]]), jnp.array([[True], [True], [True], [False]]))
     returns = value + gae(reward, value, following, links, 0.5, 1.0)
     np.testing.assert_allclose(returns[:, 0], [1 + 1 + 1 + 1, 2 + 2 + 2, 4 + 4, 8], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("costs", "limit", "horizon"),
+    [([], 10.0, 100), ([0, 0], 10.0, 100), ([0, 0], 0.0, 100), ([2, 3], 10.0, 100 * 5**0.5), ([0, 9], 8.0, 500)],
+)
+def test_rewards_are_looked_ahead_for_as_far_as_the_limit_is_spent(costs, limit, horizon):
+    window = Window.init(5)
+    if costs:
+        count = len(costs)
+        cost = jnp.asarray(costs, jnp.float32)[:, None]
+        window = window.add(Episodes(jnp.ones(count, bool), jnp.arange(count), jnp.zeros(count), cost))
+    state = TINY_QCPO.init(ENV, jax.random.key(0), [Outage(limit, 0.1)])._replace(window=window)
+    far = replace(TINY_QCPO, budget_discount=0.998).reward_discount(ENV, state)
+    assert float(1 / (1 - far)) == pytest.approx(horizon, rel=1e-3)
+    assert TINY_QCPO.reward_discount(ENV, state) == 0.99
 
 
 def test_policy_loss_is_clipped_jointly_or_apart():

@@ -23,6 +23,7 @@ def test_time_belongs_to_the_stage_in_whose_scope_it_was_spent():
     compiled = jax.jit(jax.vmap(program)).lower(x[None]).compile()
     stage_of = scopes(compiled.as_text())
     assert {"rollout", "update"} <= set(stage_of.values()) <= {*STAGES, "other"}
-    spent = stages(compiled, x[None], stage_of)
-    assert spent["rollout"] > spent["update"] >= 0
-    assert spent["advantages"] == 0
+    # A busy core may hold up any single run; the shortest of five is the work itself.
+    runs = [stages(compiled, x[None], stage_of) for _ in range(5)]
+    assert min(spent["rollout"] for spent in runs) > min(spent["update"] for spent in runs) >= 0
+    assert all(spent["advantages"] == 0 for spent in runs)

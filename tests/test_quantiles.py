@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 
 from qcrl.algos.advantages import Links
-from qcrl.algos.ppo import Sampled
+from qcrl.algos.batch import Sampled
 from qcrl.algos.qcpo import QCPO
 from qcrl.algos.quantile_advantage import CostDistribution
 from qcrl.constraints import Outage

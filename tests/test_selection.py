@@ -58,7 +58,7 @@ def test_among_policies_over_the_limit_the_outage_decides():
         LANE, ["cost"], Totals(np.full(20, mean), np.where(np.arange(20) < outages, 11.0, 9.0)[:, None])
     )
     assert score(1, 0.0) == (0.0, -0.0)  # (1 + 1) of (20 + 1) are allowed
-    assert score(2, 0.0)[0] == pytest.approx((3 / 21 - 0.1) / 0.1)
+    assert score(2, 0.0)[0] == pytest.approx(((2 + 2**0.5) / 21 - 0.1) / 0.1)
     assert sorted([(5, 9.0), (3, 1.0), (3, 2.0)], key=lambda each: score(*each)) == [(3, 2.0), (3, 1.0), (5, 9.0)]
 
 

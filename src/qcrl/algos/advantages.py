@@ -5,6 +5,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from qcrl.constraints import Unit
+
 Steps = Float[Array, "time env"]
 
 
@@ -17,7 +19,7 @@ class Links(NamedTuple):
     """Later steps count towards this one's advantage; false at the end of an episode, or of a chunk if cut there."""
 
 
-def gae(signal: Steps, value: Steps, next_value: Steps, links: Links, discount: float, gae_lambda: float) -> Steps:
+def gae(signal: Steps, value: Steps, next_value: Steps, links: Links, discount: Unit, gae_lambda: float) -> Steps:
     """Sum over later steps of (discount * gae_lambda)^k times the TD error of `signal`.
 
     Lambda 0 is the TD error itself; with lambda 1, advantage + value is the sampled return.

@@ -6,7 +6,7 @@ Let C_t be the cost so far and d the limit. With x = (state, budget left, time l
 
 is 1 on the step that takes the episode over its limit and 0 on all others, so that it sums to 1{C_T > d}. The critic
 P(x_t) = E[o_t + o_(t+1) + ...] is the probability that an outage is still to come, without any discount: what is
-learned is what is constrained. With several `critic_levels` the critic tells the probability for every budget at once.
+learned is what is constrained.
 """
 
 import math
@@ -18,22 +18,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from qcrl.algos import cost_to_come, limits
-from qcrl.algos.actor_critic import Actor, PPOLearner, asking, in_limits
+from qcrl.algos import limits
+from qcrl.algos.actor_critic import PPOLearner, in_limits
 from qcrl.algos.advantages import Links, gae
+from qcrl.algos.batch import CostSignal, Sampled
 from qcrl.algos.losses import value_loss
 from qcrl.algos.multiplier import Multiplier
-from qcrl.algos.ppo import PPO, CostSignal, Sampled
+from qcrl.algos.ppo import PPO
 from qcrl.algos.ppo_lag import PPOLag
 from qcrl.algos.presets import AS_RELEASED, HOST, SCALE, SCALE_STEPS, TUNED
 from qcrl.algos.settings import PPOSettings
 from qcrl.constraints import Constraint, Mean, Outage, Steering, Unit
 from qcrl.envs.base import Described
-from qcrl.kinds import Settings, Tree
-from qcrl.nets.network import Inputs, Memory
+from qcrl.kinds import Settings
 from qcrl.quantiles import empirical_quantile
 from qcrl.sampling.learner import Scalars
-from qcrl.sampling.record import Experience, State
+from qcrl.sampling.record import Experience, State, mean_of
 
 FALLING = 0.02
 """By which share costs must be lower to count as falling."""
@@ -57,8 +57,6 @@ class OutagePPO(PPO):
     """An outage counts so much inside the learner, beside rewards of the order of 1."""
     outage_loss_weight: float = 1.0
     """Weight of the outage critic's loss."""
-    critic_levels: int = 1
-    """1: the critic tells the outage probability. More: how probable the cost to come is above so many levels."""
     steering_outages: float = 10.0
     """The multiplier is steered by as many recent episodes as hold so many allowed outages, or by `driver_window`."""
     most_over: float = 1.0
@@ -69,7 +67,6 @@ class OutagePPO(PPO):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("be greater than 0", lambda x: x > 0, "outage_scale", "steering_outages")
-        self.require("be at least 1", lambda x: x >= 1, "critic_levels")
         self.require("be at least 0", lambda x: x >= 0, "outage_loss_weight", "target_iterations")
         self.require("be greater than 0 and at most 1", lambda x: 0 < x <= 1, "most_over")
 
@@ -102,26 +99,13 @@ class OutagePPO(PPO):
 
     @property
     def cost_outputs(self) -> int:
-        return self.critic_levels
+        return 1
 
-    def read_cost_head(self, outputs: Float[Array, "*batch level"]) -> Float[Array, "*batch"]:
-        return outputs[..., 0] if self.critic_levels == 1 else outputs
+    def read_cost_head(self, outputs: Float[Array, "*batch 1"]) -> Float[Array, "*batch"]:
+        return outputs[..., 0]
 
     def unscale(self, estimate: Float[Array, "*batch"], unit: Unit) -> "OutageProbability":
         return OutageProbability(jnp.clip(estimate / self.outage_scale, 0.0, 1.0))
-
-    def critic(self, env: Described, policy: Actor, inputs: Inputs, memory: Memory) -> Tree:
-        seen = super().critic(env, policy, inputs, memory)
-        if self.critic_levels == 1 or not isinstance(seen, OutageProbability):
-            return seen
-        constraint = policy.constraints[0]
-        limit = limits.asked(constraint, asking(policy, inputs)).limit
-        left = limit - inputs.spent[..., env.costs.index(constraint.cost)]
-        return OutageProbability(cost_to_come.at(seen.value, (left / self._level(limit))[..., None])[..., 0])
-
-    def _level(self, limit: Float[Array, "*batch"] | float) -> Float[Array, "*batch"]:
-        """The cost between two of the critic's levels, the highest of which is the limit."""
-        return self._whole(limit) / (self.critic_levels - 1)
 
     def cost_signal(self, env: Described, state: State, sampled: Sampled) -> CostSignal:
         trajectory, now, later, links = sampled
@@ -130,20 +114,12 @@ class OutagePPO(PPO):
         limit = limits.asked(constraint, trajectory.inputs).limit
         spent, cost = trajectory.inputs.spent[..., kind], trajectory.cost[..., kind]
         over, over_after = spent > limit, spent + cost > limit
-        levels = later
-        if self.critic_levels > 1:
-            budgets = ((limit - each) / self._level(limit) for each in (spent, spent + cost))
-            now, later = (self._outage(above, left) for above, left in zip((now, later), budgets))
         # Nothing is to come once it has happened, nor after an episode's end, whatever `time_limit` says for rewards.
         now, later = jnp.where(over, 0.0, now), jnp.where(over_after, 0.0, later)
         links = Links(trajectory.ended, links.continues)
         outage = self.outage_scale * outages(over, over_after)
         advantage = gae(outage, now, later, links, 1.0, self.cost_gae_lambda)
-        if self.critic_levels > 1:
-            steps = cost / self._level(limit), levels, links
-            targets = Targets(cost_to_come.targets(*steps, self.target_lambda, self.outage_scale))
-        else:
-            targets = Targets(now + gae(outage, now, later, links, 1.0, self.target_lambda), ~over)
+        targets = Targets(now + gae(outage, now, later, links, 1.0, self.cost_target_lambda), ~over)
         statistics = {"outage_estimate": jnp.mean(now) / self.outage_scale}
         if not constraint.ranged:
             return CostSignal(advantage, targets, statistics)
@@ -153,9 +129,6 @@ class OutagePPO(PPO):
         importance = (1 + mean) / (1 + weight) if self.divide_by_multiplier else jnp.ones_like(weight)
         return CostSignal(weight / mean * importance * advantage, targets, statistics, importance)
 
-    def _outage(self, above: Float[Array, "*batch level"], left: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
-        return cost_to_come.at(above, left[..., None], self.outage_scale)[..., 0]
-
     def _coming_down(self, env: Described, state: State, outage: Float[Array, ""]) -> Bool[Array, ""]:
         """Far from the limit and on the way to it: a multiplier that rose further meanwhile would be far too high then.
 
@@ -164,8 +137,7 @@ class OutagePPO(PPO):
         count = self.steering_window(state)
         newer, all_ = state.window.recent(count // 2), state.window.recent(count)
         costs = state.costs_of(env, state.constraints[0])
-        mean = lambda valid: jnp.sum(jnp.where(valid, costs, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
-        return (outage > self.most_over) & (mean(newer) < (1 - FALLING) * mean(all_ & ~newer))
+        return (outage > self.most_over) & (mean_of(costs, newer) < (1 - FALLING) * mean_of(costs, all_ & ~newer))
 
     def _raised(self, env: Described, state: State, constraint: Constraint) -> Unit:
         """The limit to work with: an outage that is certain teaches nothing."""
@@ -215,11 +187,8 @@ class OutagePPO(PPO):
         return limits.fewest_episodes(constraint, self.outages_in_window) if constraint.ranged else 0
 
     def cost_loss(self, estimate: Float[Array, "*batch"], targets: "Targets") -> tuple[Float[Array, ""], Scalars]:
-        """Where the limit is passed there is nothing to learn of the outage, but of the cost to come there is."""
-        returns = targets.returns
-        if not isinstance(targets.open, tuple):
-            estimate, returns = (jnp.where(targets.open, each, 0.0) for each in (estimate, returns))
-        loss = value_loss(estimate, returns)
+        """Where the limit is passed there is nothing to learn."""
+        loss = value_loss(*(jnp.where(targets.open, each, 0.0) for each in (estimate, targets.returns)))
         return self.outage_loss_weight * loss, {"outage_loss": loss}
 
 
@@ -245,8 +214,8 @@ class Targets(NamedTuple):
     """What the outage critic is trained on."""
 
     returns: Float[Array, "*batch"]
-    open: Bool[Array, "*batch"] | tuple[()] = ()
-    """The limit is not passed yet; left out where the critic has levels."""
+    open: Bool[Array, "*batch"]
+    """The limit is not passed yet."""
 
 
 # The batch is as large as QCPO's, in many environments for few steps each. The multiplier moves by shares of the
@@ -256,9 +225,19 @@ OWN: Settings = dict(
 )
 tuned = OutagePPO(**AS_RELEASED | TUNED | OWN, integral_gain=0.025, proportional_gain=0.3, error_clip=1.0)
 scale = replace(tuned, **SCALE)
-# Two cores: a small network, and a batch of 48 episodes.
-fast = replace(tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), learning_rate=1e-3)
+# Two cores: a small network, and a batch of 48 episodes. So small a network cannot serve policy and critics at once.
+fast = replace(
+    tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), separate_critics=True, learning_rate=1e-3
+)
 # A limit may be hundreds of steps' costs, and the last of them must be told apart.
-host = OutagePPO(**HOST, budget_input=True, budget_parts=(1.0, 1 / 8, 1 / 64), steering_outages=2.0, most_over=0.5)
+host = replace(
+    OutagePPO(**HOST),
+    target_margin=0.25,
+    budget_input=True,
+    budget_parts=(1.0, 1 / 8, 1 / 64),
+    steering_outages=2.0,
+    most_over=0.5,
+    outage_loss_weight=0.05,
+)
 OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale, "host": host}
 OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": SCALE_STEPS}

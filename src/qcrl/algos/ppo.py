@@ -8,76 +8,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from qcrl.algos.actor_critic import ActorCritic, PPOLearner
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.algorithm import raw_key
+from qcrl.algos.batch import Batch, CostSignal, Sampled, shuffled
 from qcrl.algos.losses import normalised, policy_loss, value_loss
 from qcrl.algos.multiplier import Gains, Multiplier, Weights, named
 from qcrl.algos.scales import Scale, Scales
-from qcrl.constraints import Constraint, Steering
+from qcrl.constraints import Constraint, Steering, Unit
 from qcrl.envs.base import Described, choices_of, mask_of
 from qcrl.kinds import Tree
 from qcrl.nets import distributions
-from qcrl.nets.network import Memory, Network, Normaliser, Params, Seen
+from qcrl.nets.network import Memory, Network, Normaliser, Params
+from qcrl.ranges import end
 from qcrl.sampling.learner import Scalars
-from qcrl.sampling.record import Experience, State, Trajectory, choose, read_trajectory, side_by_side
+from qcrl.sampling.record import Experience, State, Trajectory, choose, mean_of, read_trajectory, side_by_side
 
-
-class Sampled(NamedTuple):
-    """A batch, and what the cost critic thought of it while sampling."""
-
-    trajectory: Trajectory
-    now: Tree
-    """Its estimates at every step."""
-    later: Tree
-    """Its estimates a step later."""
-    links: Links
-
-
-class CostSignal(NamedTuple):
-    """What the costs of a batch say to the policy and to the cost critic."""
-
-    advantage: Float[Array, "time env"]
-    targets: Tree
-    statistics: Scalars
-    importance: Tree = ()
-    """How much each step counts for the policy; the same for all unless given."""
-
-
-class Batch(NamedTuple):
-    """What gradient steps are taken on. Chunks are counted along the second axis of every leaf."""
-
-    memory: Memory
-    """Before each chunk; its first axis has length 1."""
-    seen: Seen
-    first: Bool[Array, "time chunk"]
-    action: Float[Array, "time chunk action"]
-    log_prob: Float[Array, "time chunk"]
-    reward_advantage: Float[Array, "time chunk"]
-    cost_advantages: tuple[Float[Array, "time chunk"], ...]
-    """One for each constraint, as the targets."""
-    value_target: Float[Array, "time chunk"]
-    cost_targets: tuple[Tree, ...]
-    mask: Tree
-    """Which options may be chosen; None where all may."""
-
-
-def shuffled(key: Array, times: int, count: int) -> Int[Array, "times count"]:
-    """So many random orders of the numbers below `count`.
-
-    What is sorted are random words that end in the number itself. Numbers whose words begin alike stay in order, which
-    no minibatch notices; and words alone are sorted several times as fast as words with numbers beside them.
-    """
-    bits = max(1, (count - 1).bit_length())
-    words = jax.random.bits(key, (times, count), jnp.uint32) >> bits << bits
-    return (jnp.sort(words | jnp.arange(count, dtype=jnp.uint32)) & ((1 << bits) - 1)).astype(jnp.int32)
+MUCH_SPENT = 0.5
+"""Where episodes spend so much of their limit, or more, rewards are looked ahead for by `budget_discount`."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +119,7 @@ class PPO(ActorCritic):
         """The scales that follow the task, this batch included."""
         reward, cost = state.learner.scales
         if self.reward_scale == "auto":
-            reward = reward.update(trajectory.reward, trajectory.first, self.discount)
+            reward = reward.update(trajectory.reward, trajectory.first, self.reward_discount(env, state))
         if self.cost_scale == "auto":
             kind = env.costs.index(state.constraints[0].cost)
             cost = cost.update(trajectory.cost[..., kind], trajectory.first, self.discount)
@@ -198,8 +152,21 @@ class PPO(ActorCritic):
         for before, (critic, view) in zip(state.learner.multipliers, self._views(state)):
             statistic, target = critic.steering(env, view)
             after = before.update(Steering(statistic, (1 - self.target_margin) * target), gains)
-            moved.append(choose(state.window.seen > 0, after, before))
+            moves = state.window.seen > 0
+            if self.waits_for_trouble:
+                moves &= (before.integral != self.initial_multiplier) | (statistic > 0)
+            moved.append(choose(moves, after, before))
         return tuple(moved)
+
+    def reward_discount(self, env: Described, state: State) -> Unit:
+        """How far rewards are looked ahead for: what is spent of a limit now may be missed long after."""
+        if not self.budget_discount:
+            return self.discount
+        recent, spent = state.window.recent(self.driver_window), jnp.zeros(())
+        for each in state.constraints:
+            mean = mean_of(state.costs_of(env, each), recent)
+            spent = jnp.maximum(spent, mean / jnp.maximum(MUCH_SPENT * end(each.limit, 0), jnp.maximum(mean, 1e-9)))
+        return 1 - (1 - self.discount) ** (1 - spent) * (1 - self.budget_discount) ** spent
 
     def _prepare(
         self, env: Described, state: State, trajectory: Trajectory, normaliser: Normaliser
@@ -214,8 +181,9 @@ class PPO(ActorCritic):
         now, later = (self.read(each, state.constraints) for each in (outputs, next_outputs))
         links = self._links(trajectory)
         unit = state.learner.scales.reward.unit if self.reward_scale == "auto" else self.reward_scale
+        discount = self.reward_discount(env, state)
         reward_advantage, correction = (
-            gae(trajectory.reward / unit, now.value, later.value, links, self.discount, decay)
+            gae(trajectory.reward / unit, now.value, later.value, links, discount, decay)
             for decay in (self.gae_lambda, self.target_lambda)
         )
         mask = mask_of(env, trajectory.inputs.obs)

@@ -6,8 +6,9 @@ from typing import Self
 from jaxtyping import Array, Float
 
 from qcrl.algos.advantages import gae
+from qcrl.algos.batch import CostSignal, Sampled
 from qcrl.algos.losses import value_loss
-from qcrl.algos.ppo import PPO, CostSignal, Sampled
+from qcrl.algos.ppo import PPO
 from qcrl.algos.presets import AS_RELEASED, HOST, SCALE, SCALE_STEPS, SMALL, TUNED
 from qcrl.algos.settings import PPOSettings
 from qcrl.constraints import Mean
@@ -41,7 +42,7 @@ class PPOLag(PPO):
         trajectory, now, later, links = sampled
         cost = self.scaled_cost(env, state, trajectory)
         advantage = gae(cost, now, later, links, self.discount, self.cost_gae_lambda)
-        returns = now + gae(cost, now, later, links, self.discount, self.target_lambda)
+        returns = now + gae(cost, now, later, links, self.discount, self.cost_target_lambda)
         return CostSignal(advantage, returns, {})
 
     def cost_loss(

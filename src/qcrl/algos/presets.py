@@ -5,7 +5,7 @@ from qcrl.kinds import Settings
 
 def lambdas(value: float) -> Settings:
     """One lambda for the advantages of rewards and of costs, and for the critics' targets."""
-    return dict.fromkeys(("gae_lambda", "cost_gae_lambda", "target_lambda"), value)
+    return dict.fromkeys(("gae_lambda", "cost_gae_lambda", "target_lambda", "cost_target_lambda"), value)
 
 
 # What the released code does differently from the paper's text.
@@ -72,9 +72,11 @@ HOST: Settings = dict(
     learning_rate_flat=0.6,
     warmup_iterations=1,
     max_gradient_norm=0.5,
+    budget_discount=0.998,
     gae_lambda=0.95,
     cost_gae_lambda=0.95,
     target_lambda=0.95,
+    cost_target_lambda=0.995,
     time_limit="bootstrap",
     **SCALED,
     clip=0.2,
@@ -88,8 +90,9 @@ HOST: Settings = dict(
     normalise_budget=False,
     initial_head=0.01,
     relative_gains=True,
-    initial_multiplier=0.1,
-    least_multiplier=1e-3,
+    initial_multiplier=0.3,
+    least_multiplier=0.03,
+    waits_for_trouble=True,
     integral_power=0.5,
     integral_gain=0.05,
     proportional_gain=0.3,

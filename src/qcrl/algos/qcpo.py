@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from qcrl.algos.advantages import gae
+from qcrl.algos.batch import CostSignal, Sampled
 from qcrl.algos.losses import value_loss
-from qcrl.algos.ppo import PPO, CostSignal, Sampled
+from qcrl.algos.ppo import PPO
 from qcrl.algos.ppo_lag import PPOLag
 from qcrl.algos.presets import AS_RELEASED, HOST, SCALE, SCALE_STEPS, SMALL, TUNED
 from qcrl.algos.quantile_advantage import CostDistribution, quantile_advantage
@@ -100,7 +101,7 @@ class QCPO(PPO):
             self.weight_clip,
         )
         mean, next_mean = (jnp.mean(x.quantiles, axis=-1) for x in (now, later))
-        returns = mean + gae(cost, mean, next_mean, links, self.discount, self.target_lambda)
+        returns = mean + gae(cost, mean, next_mean, links, self.discount, self.cost_target_lambda)
         samples = cost[..., None] + self.discount * jnp.where(links.terminal[..., None], 0.0, later.quantiles)
         statistics = {"weight_mean": jnp.mean(weight), "weight_std": jnp.std(weight)}
         return CostSignal(advantage, Targets(returns, samples), statistics)

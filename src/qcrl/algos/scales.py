@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from qcrl.constraints import Unit
 from qcrl.kinds import Tree
 from qcrl.nets.network import Normaliser
 
@@ -24,7 +25,7 @@ class Scale(NamedTuple):
     def init(num_envs: int) -> "Scale":
         return Scale(jnp.zeros(num_envs), Normaliser.init(1))
 
-    def update(self, signal: Float[Array, "time env"], first: Bool[Array, "time env"], discount: float) -> "Scale":
+    def update(self, signal: Float[Array, "time env"], first: Bool[Array, "time env"], discount: Unit) -> "Scale":
         """With a further batch, in which `first` marks an episode's first step."""
 
         def add(sums: Array, step: tuple[Array, Array]) -> tuple[Array, Array]:

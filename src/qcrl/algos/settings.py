@@ -53,12 +53,16 @@ class AdvantageSettings(Algorithm):
 
     discount: float = 0.99
     """Discount factor of rewards and costs."""
+    budget_discount: float = 0.0
+    """Discount factor of rewards where episodes spend half of their limit or more, between the two below; 0 is off."""
     gae_lambda: float = 0.0
     """GAE's lambda for reward advantages; 0 is the one-step TD error."""
     cost_gae_lambda: float = 0.0
     """GAE's lambda for cost advantages; 0 is the one-step TD error."""
     target_lambda: float = 1.0
-    """TD(lambda) of the critics' targets; 1 is the sampled return."""
+    """TD(lambda) of the value's targets; 1 is the sampled return."""
+    cost_target_lambda: float = 1.0
+    """TD(lambda) of the cost critics' targets; 1 is the sampled sum."""
     cut_at_chunks: bool = False
     """End the sums of advantages and targets at each chunk's end, with the next stored value."""
     time_limit: Literal["terminal", "bootstrap"] = "terminal"
@@ -70,7 +74,7 @@ class AdvantageSettings(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shares = ("discount", "gae_lambda", "cost_gae_lambda", "target_lambda")
+        shares = ("discount", "budget_discount", "gae_lambda", "cost_gae_lambda", "target_lambda", "cost_target_lambda")
         self.require("lie between 0 and 1", lambda x: 0 <= x <= 1, *shares)
         self.require("be greater than 0, or auto", lambda x: x == "auto" or x > 0, "reward_scale", "cost_scale")
 
@@ -122,6 +126,8 @@ class MultiplierSettings(Algorithm):
     """Share of the statistic's target by which the multiplier is steered below it."""
     initial_multiplier: float = 0.0
     """Multiplier before the first iteration."""
+    waits_for_trouble: bool = False
+    """The multiplier keeps its initial value until the statistic that steers it is first above 0."""
     gain_steps: int = 0
     """Environment steps that the gains and their smoothing count for, whatever the batch; 0 is one iteration."""
     driver_window: int = 100

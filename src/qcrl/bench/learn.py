@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qcrl.bench import count, hardware, print_table
+from qcrl.envs.find import find
+from qcrl.envs.host.seeds import Seeded, SeededMaker
 from qcrl.errors import UserError
 from qcrl.kinds import Tree
 
@@ -160,7 +162,6 @@ def free(obs: Tree, action: Tree, next_obs: Tree, info: Tree) -> float:
 
 def _with_qcrl(task: str, steps: int, seed: int, algo: str, folder: Path) -> Callable[[], np.ndarray]:
     from qcrl.constraints import Outage
-    from qcrl.envs.find import find
     from qcrl.sampling.play import play
     from qcrl.training.loop import train as qcrl_train
 
@@ -181,7 +182,14 @@ def _with_sb3(task: str, steps: int, seed: int) -> Callable[[], np.ndarray]:
     except ImportError as error:
         raise UserError(f"{error.name} is not installed; pip install 'qcrl[learn]'") from error
     torch.set_num_threads(1)
-    env = VecNormalize(make_vec_env(lambda: gymnasium.make(task), n_envs=1, seed=seed))
+
+    class Obeying(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def reset(self, **options: Any) -> Any:
+            return Seeded(self.env).reset(**options)
+
+    deaf = isinstance(getattr(find(task, free), "make", None), SeededMaker)
+    made = lambda: Obeying(gymnasium.make(task)) if deaf else gymnasium.make(task)
+    env = VecNormalize(make_vec_env(made, n_envs=1, seed=seed))
     model: Any = PPO("MlpPolicy", env, seed=seed, device="cpu").learn(steps)
 
     def fresh() -> np.ndarray:

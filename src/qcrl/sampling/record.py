@@ -230,6 +230,11 @@ def all_finite(tree: Tree) -> Bool[Array, ""]:
     return jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]).all()
 
 
+def mean_of(values: Float[Array, " n"], counted: Bool[Array, " n"]) -> Float[Array, ""]:
+    """The mean of those that count; 0 where none does."""
+    return jnp.sum(jnp.where(counted, values, 0.0)) / jnp.maximum(jnp.sum(counted), 1)
+
+
 def choose(condition: Bool[Array, ""], new: Tree, old: Tree) -> Tree:
     """One of two trees, leaf by leaf."""
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), new, old)
