@@ -105,6 +105,11 @@ def missing(asked: list[Cell], path: Path, lanes: int) -> list[tuple[Cell, list[
     return [(cell, seeds) for _, cell, seeds in sorted(programs, key=lambda each: each[0])]
 
 
+def name_of(cell: Cell, seeds: list[int]) -> str:
+    """Of a run folder."""
+    return f"{cell.name}-s{seeds[0]}-{len(seeds)}"
+
+
 def run_side_by_side(todo: list[tuple[Cell, list[int]]], path: Path, args: argparse.Namespace) -> None:
     """Each program in a process of its own: one compiles while another trains."""
     end, running = time.monotonic() + 60 * args.minutes, {}
@@ -115,7 +120,7 @@ def run_side_by_side(todo: list[tuple[Cell, list[int]]], path: Path, args: argpa
         while todo and len(running) < args.jobs and time.monotonic() < end:
             cell, seeds = todo.pop(0)
             command = [sys.executable, __file__, "--cell", cell.name, "--seeds", *map(str, seeds), *options]
-            running[subprocess.Popen(command, env=share)] = f"{cell.name}-s{seeds[0]}"
+            running[subprocess.Popen(command, env=share)] = name_of(cell, seeds)
         time.sleep(0.5)
         for process, name in list(running.items()):
             if process.poll() is not None:
@@ -132,7 +137,7 @@ def train_and_evaluate(cell: Cell, args: argparse.Namespace) -> int:
     import qcrl
     from qcrl.algos.find import algorithms
 
-    begun, name = time.monotonic(), f"{cell.name}-s{args.seeds[0]}"
+    begun, name = time.monotonic(), name_of(cell, args.seeds)
     steps = max(1, round(args.steps_scale * algorithms()[cell.algorithm].lengths[cell.preset]))
     more = {} if cell.budget is None else {"budget_input": cell.budget}
     run = qcrl.train(

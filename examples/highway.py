@@ -12,7 +12,7 @@ def crashed(obs, action, next_obs, info):
     return float(info["crashed"])
 
 
-def main(steps=10_000, limit=0, **options):
+def main(steps=30_000, limit=0, **options):
     constraint = qcrl.Outage(limit, probability=0.1)
     return qcrl.train("outage_ppo", "highway_env:highway-fast-v0", constraint, steps, cost=crashed, **options)
 

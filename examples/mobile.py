@@ -10,7 +10,7 @@ def connections(obs, action, next_obs, info):
     return float(info["number connections"])
 
 
-def main(steps=200_000, limit=650, **options):
+def main(steps=400_000, limit=650, **options):
     constraint = qcrl.Outage(limit, probability=0.1)
     env = "mobile_env:mobile-small-central-v0"
     return qcrl.train("outage_ppo", env, constraint, steps, cost=connections, **options)

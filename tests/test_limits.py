@@ -94,10 +94,11 @@ def test_a_node_is_steered_by_the_recent_episodes_near_it():
     episodes = Episodes(
         jnp.ones(size, bool), jnp.arange(size), jnp.zeros(size), jnp.array(costs)[:, None], jnp.array(position)
     )
-    ratios = limits.outage_ratios(only, jnp.array(costs), window.add(episodes), 10)
+    ratios = limits.outage_ratios(only, jnp.array(costs), window.add(episodes), 10, jnp.ones(()))
     assert float(ratios[0]) == pytest.approx(10.0)
     np.testing.assert_array_equal(ratios[2:], 0.0)
-    np.testing.assert_array_equal(limits.outage_ratios(only, jnp.zeros(size), window, 10), 1.0)
+    unknown = jnp.asarray(0.75)
+    np.testing.assert_array_equal(limits.outage_ratios(only, jnp.zeros(size), window, 10, unknown), 0.75)
 
 
 def test_every_episode_draws_and_the_policy_sees_it():

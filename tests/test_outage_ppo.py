@@ -88,18 +88,6 @@ def test_the_critic_of_a_mean_that_stands_alone_speaks_in_costs():
     assert float(TINY.critic(ENV, policy, inputs, memory)) == pytest.approx(20.0 * float(outputs[-1]), rel=1e-5)
 
 
-def test_the_target_comes_down_from_one_half():
-    algorithm = replace(TINY, target_iterations=10.0, window=200)
-    state = algorithm.init(ENV, jax.random.key(0), [Outage(15, 0.005)])
-    costs = jnp.where(jnp.arange(200) < 20, 99.0, 0.0)[:, None]
-    window = state.window._replace(cost=costs, seen=jnp.int32(200))
-    ratios = [
-        float(algorithm.steering(ENV, state._replace(window=window, iteration=jnp.int32(at))).statistic)
-        for at in (0, 5, 10, 50)
-    ]
-    np.testing.assert_allclose(ratios, [0.1 / 0.5, 0.1 / 0.05, 0.1 / 0.005, 0.1 / 0.005], rtol=1e-4)
-
-
 def test_it_mixes_routes_as_the_asked_outage_allows(tmp_path):
     """Route 1 is over the limit in .287 of episodes, route 2 in .08: the best share of route 1 at .1 is .097."""
     changes = dict(
@@ -171,17 +159,23 @@ def after_episodes(algorithm, costs):
     return state._replace(window=state.window.add(episodes), probability=jnp.asarray(0.1))
 
 
-def test_the_multiplier_waits_for_the_first_outage_and_then_falls_where_there_is_none():
-    algorithm = replace(TINY, waits_for_trouble=True, initial_multiplier=0.3, least_multiplier=0.03)
-    steered = lambda state: algorithm._steer(ENV, state)[0]
-    quiet, trouble = (after_episodes(algorithm, [0.0] * 19 + [last]) for last in (0.0, 99.0))
-    assert float(steered(quiet).value) == np.float32(0.3)
-    assert float(algorithm.first_multiplier(quiet.constraints[0]).integral) == np.float32(0.3)
-    moved = steered(trouble)
-    assert float(moved.integral) != np.float32(0.3)
-    later = quiet._replace(learner=quiet.learner._replace(multiplier=moved))
-    assert float(steered(later).integral) < float(moved.integral)
-    assert float(replace(algorithm, waits_for_trouble=False)._steer(ENV, quiet)[0].value) < 0.3
+def test_an_outage_is_steered_to_the_margin_below_its_target_and_a_mean_less_far():
+    algorithm = replace(TINY, target_margin=0.25)
+    state = after_episodes(algorithm, [9.0] * 20)._replace(constraints=(Mean(10.0), Outage(10.0, 0.1)))
+    (mean, at), (outage, below) = (critic.steering(ENV, view) for critic, view in algorithm._views(state))
+    assert (float(mean / at), float(outage), float(below)) == (pytest.approx(1.0), 0.0, 0.75)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_heads_begin_small_but_for_the_value(apart):
+    """A cost critic that says nothing at first leaves the policy alone until there are costs."""
+    algorithm = replace(TINY, separate_critics=apart)
+    params = [replace(algorithm, initial_head=share).init_params(ENV, jax.random.key(0))[0] for share in (1.0, 0.01)]
+    whole, small = (
+        np.hstack([each[name]["kernel"] for name in ("heads", "critic_heads") if name in each]) for each in params
+    )
+    factors = [*[0.01] * ENV.action_size, 1.0, 0.01]
+    np.testing.assert_allclose(small / whole, np.broadcast_to(factors, whole.shape), rtol=1e-5)
 
 
 def test_where_most_are_over_the_limit_training_works_with_one_that_half_are_over():
@@ -231,7 +225,8 @@ def test_the_multiplier_waits_while_costs_come_down_from_far_above_the_limit():
     algorithm = replace(TINY, most_over=0.5, steering_outages=2.0, driver_window=20)
     steering = lambda own, costs: float(own.steering(ENV, after_episodes(own, costs)).statistic)
     down, level, near = [30.0] * 10 + [20.0] * 10, [30.0] * 20, [30.0] * 8 + [9.0] * 12
-    assert steering(algorithm, down) == 1  # what it is steered to
+    coming = after_episodes(algorithm, down)
+    assert algorithm._steer(ENV, coming) == coming.learner.multipliers
     assert steering(algorithm, level) == pytest.approx(10)
     assert steering(algorithm, near) == pytest.approx(4)
     assert steering(TINY, down) == pytest.approx(10)

@@ -127,9 +127,11 @@ class ActorCritic(PPOSettings):
         size = env.observation_size + self._added(env, constraints)
         params, normaliser = self.network(env).init(key, size, env.action_size, outputs)
         normaliser = self.hold(env, constraints, normaliser)
-        if self.initial_head != 1:
-            factors = jnp.where(jnp.arange(params["heads"]["bias"].size) < env.action_size, self.initial_head, 1.0)
-            params["heads"]["kernel"] *= factors
+        # All but the value's, which lies between those of the policy and of the cost critics.
+        for name, before in (("heads", 0), ("critic_heads", env.action_size)):
+            if self.initial_head != 1 and name in params:
+                places = before + jnp.arange(params[name]["bias"].size)
+                params[name]["kernel"] *= jnp.where(places == env.action_size, 1.0, self.initial_head)
         if numbers_of(env):
             params |= {"log_std": jnp.full(numbers_of(env), self.initial_log_std, jnp.float32)}
         return params, normaliser

@@ -49,12 +49,9 @@ def _hats(x: Float[Array, "*batch"], count: int) -> Float[Array, "*batch node"]:
 
 
 def outage_ratios(
-    constraint: Constraint, costs: Float[Array, " window"], window: Window, outages: int
+    constraint: Constraint, costs: Float[Array, " window"], window: Window, outages: int, unknown: Float[Array, ""]
 ) -> Float[Array, " node"]:
-    """For each node the outages as a multiple of those allowed, over the most recent episodes that allow so many.
-
-    A node about which nothing is known yet has the ratio 1.
-    """
+    """For each node the outages as a multiple of those allowed, over the most recent episodes that allow so many."""
     size = costs.shape[0]
     latest = (window.seen - 1 - jnp.arange(size)) % size
     position = window.asked[latest]
@@ -66,4 +63,4 @@ def outage_ratios(
     counted = jnp.cumsum(allowed, axis=0) - allowed < outages
     total = jnp.sum(allowed * counted, axis=0)
     over = jnp.sum(near * counted * (costs[latest] > limit)[:, None], axis=0)
-    return jnp.where(total > 0, over / jnp.maximum(total, 1e-6), 1.0)
+    return jnp.where(total > 0, over / jnp.maximum(total, 1e-6), unknown)

@@ -37,8 +37,8 @@ from qcrl.sampling.record import Experience, State, mean_of
 
 FALLING = 0.02
 """By which share costs must be lower to count as falling."""
-FIRST_TARGET = 0.5
-"""The outage that is steered to at first, where the target comes down."""
+MEAN_MARGIN = 0.1
+"""A mean is steered to at most so far below its limit: it scatters less than a share of episodes."""
 
 
 def outages(over: Bool[Array, "*batch"], over_after: Bool[Array, "*batch"]) -> Float[Array, "*batch"]:
@@ -61,13 +61,11 @@ class OutagePPO(PPO):
     """The multiplier is steered by as many recent episodes as hold so many allowed outages, or by `driver_window`."""
     most_over: float = 1.0
     """Where a larger share of recent episodes is over the limit, training works with one that half of them are over."""
-    target_iterations: float = 0.0
-    """Iterations over which the outage that is steered to comes down from one half to the probability."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("be greater than 0", lambda x: x > 0, "outage_scale", "steering_outages")
-        self.require("be at least 0", lambda x: x >= 0, "outage_loss_weight", "target_iterations")
+        self.require("be at least 0", lambda x: x >= 0, "outage_loss_weight")
         self.require("be greater than 0 and at most 1", lambda x: 0 < x <= 1, "most_over")
 
     def critic_of(self, constraint: Constraint) -> PPO:
@@ -83,18 +81,16 @@ class OutagePPO(PPO):
         return jnp.maximum(self.driver_window, needed)
 
     def steering(self, env: Described, state: State) -> Steering:
-        """The outage as a multiple of its target of now, so that the same gains serve every probability."""
+        """The outage as a multiple of the probability, so that the same gains serve all probabilities."""
         constraint = state.constraints[0]
         if constraint.ranged:
             costs = state.costs_of(env, constraint)
-            ratio, target = limits.outage_ratios(constraint, costs, state.window, self.outages_in_window), jnp.ones(())
+            target = jnp.asarray(1 - self.target_margin)
+            ratio = limits.outage_ratios(constraint, costs, state.window, self.outages_in_window, target)
         else:
             ratio, target = super().steering(env, state)  # type: ignore[assignment]
             if self.most_over < 1:
                 ratio = jnp.where(self._coming_down(env, state, ratio * state.probability), target, ratio)
-        if self.target_iterations > 0:
-            early = jnp.maximum(0.0, 1 - state.iteration / self.target_iterations)
-            ratio = ratio / jnp.maximum(1.0, FIRST_TARGET / state.probability) ** early
         return Steering(ratio, target)
 
     @property
@@ -198,7 +194,8 @@ class Undiscounted(PPOLag):
 
     @classmethod
     def like(cls, algorithm: PPOSettings) -> Self:
-        return replace(super().like(algorithm), discount=1.0, time_limit="terminal")
+        margin = min(algorithm.target_margin, MEAN_MARGIN)
+        return replace(super().like(algorithm), discount=1.0, time_limit="terminal", target_margin=margin)
 
     def unit(self, scale: Unit, constraints: tuple[Constraint, ...]) -> Unit:
         return in_limits(constraints[0], scale)
@@ -229,15 +226,20 @@ scale = replace(tuned, **SCALE)
 fast = replace(
     tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), separate_critics=True, learning_rate=1e-3
 )
-# A limit may be hundreds of steps' costs, and the last of them must be told apart.
-host = replace(
-    OutagePPO(**HOST),
-    target_margin=0.25,
+# A limit may be hundreds of steps' costs: the last of them must be told apart, and what is spent now is missed long
+# after.
+OWN_HOST: Settings = dict(
     budget_input=True,
     budget_parts=(1.0, 1 / 8, 1 / 64),
+    budget_discount=0.998,
+    cost_target_lambda=0.995,
+    outage_loss_weight=0.05,
+    initial_multiplier=0.3,
+    least_multiplier=0.3,
+    target_margin=0.25,
     steering_outages=2.0,
     most_over=0.5,
-    outage_loss_weight=0.05,
 )
+host = OutagePPO(**HOST | OWN_HOST)
 OutagePPO.presets = {"tuned": tuned, "fast": fast, "scale": scale, "host": host}
 OutagePPO.lengths = {"tuned": 5_000_000, "fast": 20_000_000, "scale": SCALE_STEPS}

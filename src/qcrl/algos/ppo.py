@@ -64,10 +64,11 @@ class PPO(ActorCritic):
         return self.driver_window
 
     def steering(self, env: Described, state: State) -> Steering:
-        """The statistic of the most recent episodes that the multiplier is steered by, and its target."""
+        """The statistic of the most recent episodes that the multiplier is steered by, and what it is steered to."""
         constraint, valid = state.constraints[0], state.window.recent(self.steering_window(state))
         unit = self.unit(self.cost_unit(state.learner), state.constraints)
-        return constraint.steer(self.steers_by, state.costs_of(env, constraint), valid, unit)
+        statistic, target = constraint.steer(self.steers_by, state.costs_of(env, constraint), valid, unit)
+        return Steering(statistic, (1 - self.target_margin) * target)
 
     def init(self, env: Described, key: Array, constraints: Sequence[Constraint]) -> State:
         key, network_key, env_key = jax.random.split(raw_key(key), 3)
@@ -95,7 +96,8 @@ class PPO(ActorCritic):
         """One step of the multiplier, then gradient steps on advantages and targets."""
         key, shuffle_key = jax.random.split(state.key)
         trajectory = read_trajectory(env, experience)
-        before: PPOLearner = state.learner._replace(scales=self._measure(env, state, trajectory))
+        discount = self.reward_discount(env, state)
+        before: PPOLearner = state.learner._replace(scales=self._measure(env, state, trajectory, discount))
         state = state._replace(learner=before)
         working = self.working(state)
         trajectory = trajectory._replace(inputs=self.see(env, working.constraints, trajectory.inputs))
@@ -109,17 +111,17 @@ class PPO(ActorCritic):
             normaliser = normaliser.update(network.observed(seen), network.images)
             normaliser = self.hold(env, state.constraints, normaliser)
         with jax.named_scope("advantages"):
-            batch, statistics = self._prepare(env, working, trajectory, normaliser)
+            batch, statistics = self._prepare(env, working, trajectory, normaliser, discount)
         with jax.named_scope("update"):
             params, optimiser, losses = self._fit(env, working, self.multipliers(steered), batch, shuffle_key)
         learner = steered._replace(params=params, normaliser=normaliser, optimiser=optimiser)
         return state._replace(learner=learner, key=key), losses | statistics
 
-    def _measure(self, env: Described, state: State, trajectory: Trajectory) -> Scales:
+    def _measure(self, env: Described, state: State, trajectory: Trajectory, discount: Unit) -> Scales:
         """The scales that follow the task, this batch included."""
         reward, cost = state.learner.scales
         if self.reward_scale == "auto":
-            reward = reward.update(trajectory.reward, trajectory.first, self.reward_discount(env, state))
+            reward = reward.update(trajectory.reward, trajectory.first, discount)
         if self.cost_scale == "auto":
             kind = env.costs.index(state.constraints[0].cost)
             cost = cost.update(trajectory.cost[..., kind], trajectory.first, self.discount)
@@ -150,17 +152,13 @@ class PPO(ActorCritic):
         )
         moved = []
         for before, (critic, view) in zip(state.learner.multipliers, self._views(state)):
-            statistic, target = critic.steering(env, view)
-            after = before.update(Steering(statistic, (1 - self.target_margin) * target), gains)
-            moves = state.window.seen > 0
-            if self.waits_for_trouble:
-                moves &= (before.integral != self.initial_multiplier) | (statistic > 0)
-            moved.append(choose(moves, after, before))
+            after = before.update(critic.steering(env, view), gains)
+            moved.append(choose(state.window.seen > 0, after, before))
         return tuple(moved)
 
     def reward_discount(self, env: Described, state: State) -> Unit:
         """How far rewards are looked ahead for: what is spent of a limit now may be missed long after."""
-        if not self.budget_discount:
+        if self.budget_discount <= self.discount:
             return self.discount
         recent, spent = state.window.recent(self.driver_window), jnp.zeros(())
         for each in state.constraints:
@@ -169,7 +167,7 @@ class PPO(ActorCritic):
         return 1 - (1 - self.discount) ** (1 - spent) * (1 - self.budget_discount) ** spent
 
     def _prepare(
-        self, env: Described, state: State, trajectory: Trajectory, normaliser: Normaliser
+        self, env: Described, state: State, trajectory: Trajectory, normaliser: Normaliser, discount: Unit
     ) -> tuple[Batch, Scalars]:
         """Advantages and targets, from estimates by the parameters and statistics that sampled the batch.
 
@@ -181,7 +179,6 @@ class PPO(ActorCritic):
         now, later = (self.read(each, state.constraints) for each in (outputs, next_outputs))
         links = self._links(trajectory)
         unit = state.learner.scales.reward.unit if self.reward_scale == "auto" else self.reward_scale
-        discount = self.reward_discount(env, state)
         reward_advantage, correction = (
             gae(trajectory.reward / unit, now.value, later.value, links, discount, decay)
             for decay in (self.gae_lambda, self.target_lambda)

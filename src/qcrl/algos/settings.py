@@ -54,7 +54,7 @@ class AdvantageSettings(Algorithm):
     discount: float = 0.99
     """Discount factor of rewards and costs."""
     budget_discount: float = 0.0
-    """Discount factor of rewards where episodes spend half of their limit or more, between the two below; 0 is off."""
+    """Discount of rewards where episodes spend half of their limit or more, if it is above `discount`."""
     gae_lambda: float = 0.0
     """GAE's lambda for reward advantages; 0 is the one-step TD error."""
     cost_gae_lambda: float = 0.0
@@ -126,8 +126,6 @@ class MultiplierSettings(Algorithm):
     """Share of the statistic's target by which the multiplier is steered below it."""
     initial_multiplier: float = 0.0
     """Multiplier before the first iteration."""
-    waits_for_trouble: bool = False
-    """The multiplier keeps its initial value until the statistic that steers it is first above 0."""
     gain_steps: int = 0
     """Environment steps that the gains and their smoothing count for, whatever the batch; 0 is one iteration."""
     driver_window: int = 100
@@ -180,7 +178,7 @@ class NetworkSettings(Algorithm):
     initial_log_std: float = 0.0
     """Log standard deviation of actions before the first iteration."""
     initial_head: float = 1.0
-    """The policy's last layer is multiplied by this before the first iteration."""
+    """The last layer of the policy and of the cost critics is multiplied by this before the first iteration."""
     separate_critics: bool = False
     """The critics have an MLP of their own beside the policy's."""
 

@@ -145,11 +145,13 @@ def compare(task: str, rows: list[Row]) -> list[str]:
 
 def train(learner: str, task: str, steps: int, seed: int, algo: str) -> Tree:
     """One training and its fresh episodes, as a row."""
+    deaf = learner == "sb3" and isinstance(getattr(find(task, free), "make", None), SeededMaker)
     begun, cpu = time.perf_counter(), time.process_time()
     with TemporaryDirectory() as folder:
-        learned = (
-            _with_qcrl(task, steps, seed, algo, Path(folder)) if learner == "qcrl" else _with_sb3(task, steps, seed)
-        )
+        if learner == "qcrl":
+            learned = _with_qcrl(task, steps, seed, algo, Path(folder))
+        else:
+            learned = _with_sb3(task, steps, seed, deaf)
         taken = time.process_time() - cpu, time.perf_counter() - begun
         returns = learned()
     return Row(task, learner, seed, steps, float(np.mean(returns)), *taken)._asdict()
@@ -171,7 +173,8 @@ def _with_qcrl(task: str, steps: int, seed: int, algo: str, folder: Path) -> Cal
     return lambda: play([(trained.policy_of(trained.lanes[0]), seed + 2**31)], env, EPISODES)[0].returns
 
 
-def _with_sb3(task: str, steps: int, seed: int) -> Callable[[], np.ndarray]:
+def _with_sb3(task: str, steps: int, seed: int, deaf: bool) -> Callable[[], np.ndarray]:
+    """The environment is given the seeds of its resets, where it is deaf to them."""
     try:
         import gymnasium
         import torch
@@ -187,7 +190,6 @@ def _with_sb3(task: str, steps: int, seed: int) -> Callable[[], np.ndarray]:
         def reset(self, **options: Any) -> Any:
             return Seeded(self.env).reset(**options)
 
-    deaf = isinstance(getattr(find(task, free), "make", None), SeededMaker)
     made = lambda: Obeying(gymnasium.make(task)) if deaf else gymnasium.make(task)
     env = VecNormalize(make_vec_env(made, n_envs=1, seed=seed))
     model: Any = PPO("MlpPolicy", env, seed=seed, device="cpu").learn(steps)

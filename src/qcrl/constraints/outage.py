@@ -84,7 +84,7 @@ class Outage(Constraint):
     def suspect(self, costs: Float[np.ndarray, " n"]) -> float:
         """With as many more outages as luck may have hidden: the root of those that were seen, and one at least."""
         outages = float(np.sum(costs > self.limit))
-        return min(1.0, (outages + max(1.0, outages**0.5)) / (len(costs) + 1))
+        return (outages + max(1.0, outages**0.5)) / (len(costs) + 1)
 
     @property
     def bound(self) -> float:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qcrl.runs.jax_policy import JaxPolicy
     from qcrl.runs.policy import Policy
 
-FORMAT = 2
+FORMAT = 3
 """Of config.json and of what lies beside it. Of runs in another one, only tables and curves can be read."""
 
 WHOLE = ("seed", "iteration", "env_steps", "episode")

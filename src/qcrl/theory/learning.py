@@ -52,7 +52,8 @@ BUDGET_SETTINGS: Settings = {
     **COMMON,
     # 256 whole episodes an iteration. A wide network and a high learning rate, or the time left is seen too dimly: the
     # last steps of an episode, which are free, are then taken for those before them.
-    **dict(num_envs=256, hidden_sizes=(64, 64), learning_rate=1e-2, learning_rate_halving=60.0),
+    **dict(num_envs=256, hidden_sizes=(64, 64), separate_critics=False),
+    **dict(learning_rate=1e-2, learning_rate_halving=60.0),
     # Small moves: actions that have become rare too early are not tried again where they would be right.
     **dict(clip=0.1, epochs=4, minibatches=8, max_gradient_norm=1.0),
     # The clock is shown, so that the critics know that nothing follows.
