@@ -211,7 +211,7 @@ def reward_errors(algorithm, terminated, truncated):
         params["heads"]["bias"] = params["heads"]["bias"].at[ENV.action_size].set(1.0)
         trajectory = Trajectory(inputs, zeros > 0, action, zeros, cost, terminated, truncated, obs, memory)
         state = state._replace(learner=state.learner._replace(params=params))
-        batch, _ = algorithm._prepare(ENV, state, trajectory, state.learner.normaliser)
+        batch, _ = algorithm._prepare(ENV, state, trajectory, state.learner.normaliser, algorithm.discount)
         return algorithm._from_chunks(batch.reward_advantage)
 
     return errors(terminated, truncated)
