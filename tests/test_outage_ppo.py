@@ -16,7 +16,7 @@ from qcrl.algos.outage_ppo import OutagePPO, outages
 from qcrl.envs.base import Description
 from qcrl.envs.two_path import TwoPathEnv
 from qcrl.nets.network import Inputs
-from qcrl.sampling.record import Episodes
+from qcrl.sampling.record import Episodes, Window
 
 SMALL = dict(num_envs=8, steps_per_env=8, chunk_length=8, hidden_sizes=(16,), minibatches=2, out_of_phase=False)
 TINY = replace(OutagePPO.presets["fast"], **SMALL)
@@ -166,6 +166,17 @@ def test_an_outage_is_steered_to_the_margin_below_its_target_and_a_mean_less_far
     assert (float(mean / at), float(outage), float(below)) == (pytest.approx(1.0), 0.0, 0.75)
 
 
+def test_a_node_of_a_range_rests_while_nothing_is_known_of_it():
+    algorithm = replace(TINY, target_margin=0.25)
+    state = algorithm.init(ENV, jax.random.key(0), (Outage((5, 30), 0.1),))
+    blank, asked = jnp.zeros(4), jnp.tile(jnp.array([0.05, 0.0]), (4, 1))
+    cheap = Episodes(blank == 0, blank.astype(jnp.int32), blank, blank[:, None], asked)
+    seen = state._replace(window=Window.init(100, draws=True).add(cheap))
+    after = algorithm._steer(ENV, seen)[0].integral
+    before = state.learner.multiplier.integral
+    assert bool(jnp.all(after[:2] < before[:2])) and bool(jnp.all(after[2:] == before[2:]))
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_heads_begin_small_but_for_the_value(apart):
     """A cost critic that says nothing at first leaves the policy alone until there are costs."""
@@ -221,7 +232,7 @@ def test_on_the_fixed_scale_a_passed_limit_is_seen_apart_whatever_was_seen_befor
     np.testing.assert_array_equal(held.mean[: ENV.observation_size], late.mean[: ENV.observation_size])
 
 
-def test_the_multiplier_waits_while_costs_come_down_from_far_above_the_limit():
+def test_the_multiplier_rests_while_costs_come_down_from_far_above_the_limit():
     algorithm = replace(TINY, most_over=0.5, steering_outages=2.0, driver_window=20)
     steering = lambda own, costs: float(own.steering(ENV, after_episodes(own, costs)).statistic)
     down, level, near = [30.0] * 10 + [20.0] * 10, [30.0] * 20, [30.0] * 8 + [9.0] * 12

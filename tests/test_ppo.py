@@ -85,6 +85,7 @@ def test_rewards_are_looked_ahead_for_as_far_as_the_limit_is_spent(costs, limit,
     far = replace(TINY_QCPO, budget_discount=0.998).reward_discount(ENV, state)
     assert float(1 / (1 - far)) == pytest.approx(horizon, rel=1e-3)
     assert TINY_QCPO.reward_discount(ENV, state) == 0.99
+    assert replace(TINY_QCPO, discount=0.999, budget_discount=0.998).reward_discount(ENV, state) == 0.999
 
 
 def test_policy_loss_is_clipped_jointly_or_apart():

@@ -41,7 +41,7 @@ import host_envs
 
 TIME, DAMAGE = Outage(10, 0.25, cost="time"), Outage(10, 0.25, cost="damage")
 LEARNED = {
-    "outage_ppo": dict(outage_scale=1.0, out_of_phase=False),
+    "outage_ppo": dict(outage_scale=1.0, out_of_phase=False, separate_critics=False),
     "qcpo": dict(driver="outage", kappa=0.1, cost_gae_lambda=0.0, integral_gain=0.4, proportional_gain=4.0),
     "ppo_lag": dict(cost_gae_lambda=0.95),
 }

@@ -34,7 +34,7 @@ class Gains(NamedTuple):
     power: float = 1.0
     """With relative gains: the integral gain counts times this power of the multiplier; 1 moves it by factors."""
     least: float = 0.1
-    """With relative gains: where it stays above. From 0 it would never rise again."""
+    """With relative gains: where the integral stays above. From 0 it would never rise again."""
 
 
 class Multiplier(NamedTuple):

@@ -38,7 +38,7 @@ from qcrl.sampling.record import Experience, State, mean_of
 FALLING = 0.02
 """By which share costs must be lower to count as falling."""
 MEAN_MARGIN = 0.1
-"""A mean is steered to at most so far below its limit: it scatters less than a share of episodes."""
+"""A mean is steered to at most so far below its limit, whatever the margin: it scatters less than an outage."""
 
 
 def outages(over: Bool[Array, "*batch"], over_after: Bool[Array, "*batch"]) -> Float[Array, "*batch"]:

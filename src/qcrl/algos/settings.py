@@ -119,7 +119,7 @@ class MultiplierSettings(Algorithm):
     relative_gains: bool = False
     """Gains count times the multiplier, which then needs an initial value above 0, and stays below 10,000."""
     least_multiplier: float = 0.1
-    """With relative gains: the multiplier's lowest value."""
+    """With relative gains: the lowest value of the multiplier's integral."""
     integral_power: float = 1.0
     """With relative gains: the integral gain counts times this power of the multiplier; 1 moves it by factors."""
     target_margin: float = 0.0
@@ -142,6 +142,11 @@ class MultiplierSettings(Algorithm):
         if self.relative_gains and not self.initial_multiplier > 0:
             raise UserError(
                 f"initial_multiplier is {self.initial_multiplier}, but with relative_gains it must be greater than 0"
+            )
+        if self.relative_gains and self.initial_multiplier < self.least_multiplier:
+            raise UserError(
+                f"initial_multiplier is {self.initial_multiplier}, but with relative_gains it must be at least "
+                f"least_multiplier ({self.least_multiplier})"
             )
         if self.integral_power != 1 and not self.relative_gains:
             raise UserError(f"integral_power is {self.integral_power}, but without relative_gains it means nothing")
