@@ -58,6 +58,7 @@ OTHER = {
     "reward_scale": dict(reward_scale="auto"),
     "cost_scale": dict(cost_scale="auto"),
     "separate_critics": dict(separate_critics=True, lstm_size=0),
+    "budget_discount": dict(budget_discount=0.998),
 }
 
 
