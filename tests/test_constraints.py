@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from qcrl import CVaR, Mean, Outage, UserError, stats
-from qcrl.constraints import Bounds, Constraint, Steering, from_dict, known
+from qcrl.constraints import Bounds, Constraint, Steering, exceeds, from_dict, known
+from qcrl.evaluation.summary import Results, summarise
 from qcrl.evaluation.together import judge
+from qcrl.runs.lane import Lane
 
 COSTS = jnp.array([1.0, 4.0, 9.0, 16.0, 25.0, 99.0])
 VALID = jnp.array([True] * 5 + [False])
@@ -44,6 +46,17 @@ def test_intervals_are_those_of_the_statistic():
     assert Outage(15, 0.1).interval(costs) == stats.outage_interval(10, 100)
     assert Mean(2).interval(costs) == pytest.approx((2 - 1.96 * 0.6, 2 + 1.96 * 0.6))
     assert CVaR(2, 0.1).interval(costs) is None
+
+
+def test_whoever_spends_just_the_limit_is_over_it_nowhere():
+    """Three costs of .1 are .30000001 in single precision and .30000000000000004 in double."""
+    sums = np.cumsum(np.full(3, 0.1, np.float32))[-1:], np.cumsum(np.full(3, 0.1))[-1:]
+    for costs in sums:
+        assert not exceeds(costs, 0.3)
+        assert Outage(0.3, 0.1).measure(costs) == 0.0
+        summary = summarise([Lane(0, (Outage(0.3, 0.1),), 0.1)], [Results(costs, costs)])
+        assert (summary.outages, summary.mean_cost_over) == (0, None)
+    assert exceeds(np.float32([0.30001]), 0.3)
 
 
 def test_kinds_are_found_in_their_files():

@@ -81,6 +81,7 @@ def test_advantage_by_hand():
         ended,
         jnp.zeros((3, 3), bool),
         none,
+        spent + cost,
         Memory((), ()),
     )
     algorithm = CVaRPG(discount=0.5, num_envs=3, steps_per_env=4)

@@ -33,13 +33,14 @@ def test_outages_sum_to_whether_the_episode_is_over_its_limit():
     assert {*np.unique(signal)} == {0.0, 1.0}
 
 
-def signal_of(cost, spent, now, later, ended, **changes):
+def signal_of(cost, spent, now, later, ended, limit=10.0, **changes):
     """The cost signal of one environment, step by step."""
     column = lambda x: jnp.asarray(x, jnp.float32)[:, None]
     inputs = SimpleNamespace(spent=column(spent)[..., None])
-    trajectory = SimpleNamespace(cost=column(cost)[..., None], inputs=inputs, ended=jnp.asarray(ended, bool)[:, None])
+    total = column(np.asarray(spent) + np.asarray(cost))[..., None]
+    trajectory = SimpleNamespace(episode_cost=total, inputs=inputs, ended=jnp.asarray(ended, bool)[:, None])
     links = Links(jnp.zeros((len(cost), 1), bool), ~trajectory.ended)
-    state = SimpleNamespace(constraints=(Outage(10.0, 0.1),))
+    state = SimpleNamespace(constraints=(Outage(limit, 0.1),))
     algorithm = replace(TINY, outage_scale=1.0, **changes)
     return algorithm.cost_signal(ENV, state, Sampled(trajectory, column(now), column(later), links))
 
@@ -55,6 +56,13 @@ def test_the_critic_knows_no_discount_and_nothing_after_an_outage_or_an_end():
     np.testing.assert_array_equal(signal.targets.open[:, 0], [True, True, False, False])
     kept = signal_of([1, 1], [0, 1], [0.3, 0.5], [0.5, 0.9], [0, 1], cost_target_lambda=1.0)
     np.testing.assert_allclose(kept.targets.returns[:, 0], [0.0, 0.0], atol=1e-6)
+
+
+def test_an_outage_is_charged_once_whatever_costs_round_to():
+    """Ten costs of .1, summed in double precision as the host does: the limit of .7 is passed by the eighth."""
+    steps = np.arange(10)
+    signal = signal_of([0.1] * 10, 0.1 * steps, [0] * 10, [0] * 10, [0] * 9 + [1], cost_gae_lambda=0.0, limit=0.7)
+    np.testing.assert_allclose(signal.advantage[:, 0], steps == 7, atol=1e-6)
 
 
 def test_steps_after_the_outage_do_not_train_the_critic():
@@ -195,12 +203,16 @@ def test_where_most_are_over_the_limit_training_works_with_one_that_half_are_ove
 
     def limit(costs):
         state = after_episodes(algorithm, costs)
-        return float(algorithm._raised(ENV, state, state.constraints[0]))
+        return float(algorithm._raised(ENV, state))
 
     costs = np.arange(21.0, 41.0)
     assert limit(costs) == pytest.approx(38 * (1 - 1e-4))  # half of the newest quarter
     assert limit([1.0] * 10 + [*costs[:10]]) == 10  # no more than half are over
     assert limit([0.0, *[40.0] * 19]) == pytest.approx(40 * (1 - 1e-4))  # and not 40, which none is over
+    # Of two constraints each looks at as many episodes as its own probability asks for.
+    late = after_episodes(replace(algorithm, window=200), [0.0] * 180 + [9.0] * 20)
+    both = late._replace(constraints=(Outage(100.0, 0.5), Outage(1.0, 0.01)))
+    assert [float(algorithm._raised(ENV, view)) for _, view in algorithm._views(both)] == [100.0, 1.0]
 
 
 def test_a_raised_limit_is_what_is_seen_while_training_and_never_what_is_saved():
@@ -231,6 +243,40 @@ def test_on_the_fixed_scale_a_passed_limit_is_seen_apart_whatever_was_seen_befor
     assert float(held.mean[ENV.observation_size + 1]) == 0.5  # of the time the middle
     assert float(held.variance[ENV.observation_size]) == pytest.approx(1 / 12)
     np.testing.assert_array_equal(held.mean[: ENV.observation_size], late.mean[: ENV.observation_size])
+
+
+def test_what_is_seen_at_first_is_nothing_also_of_a_limit_of_0_and_the_middle_of_a_range():
+    algorithm = replace(TINY, normalise_budget=False, budget_parts=(1.0, 0.25))
+    inputs = Inputs.first(jnp.zeros((3, ENV.observation_size)), ENV.action_size, 1)
+    inputs = inputs._replace(spent=jnp.array([[0.0], [1.0], [5.0]]), asked=jnp.full((3, 2), 0.5))
+
+    def seen(constraint):
+        normaliser = algorithm.init(ENV, jax.random.key(0), (constraint,)).learner.normaliser
+        own = slice(ENV.observation_size, ENV.observation_size + algorithm._added(ENV, (constraint,)))
+        shown = algorithm.see(ENV, (constraint,), inputs).obs
+        return ((shown - normaliser.mean[: shown.shape[1]])[:, own]) / jnp.sqrt(normaliser.variance[own])
+
+    budgets = seen(Outage(0.0, 0.1))[:, :2]
+    np.testing.assert_allclose(budgets, np.outer([0, 1, 1], [-(12**0.5) * 2] * 2), atol=1e-5)
+    both = seen(Outage((5.0, 15.0), (0.01, 0.1)))
+    np.testing.assert_allclose(both[:, -3:-1], 0.0, atol=1e-6)
+
+
+def test_the_window_holds_as_many_outages_as_steer():
+    assert replace(TINY, steering_outages=50.0).fewest_episodes(Outage(10.0, 0.1)) == 500
+    assert TINY.fewest_episodes(Outage(10.0, 0.01)) == 1000
+
+
+def test_a_multiplier_of_0_over_a_range_is_no_division_by_0():
+    algorithm = replace(TINY, relative_gains=False, integral_power=1.0, initial_multiplier=0.0)
+    constraint = Outage((5.0, 15.0), 0.1)
+    state = algorithm.init(ENV, jax.random.key(0), (constraint,))
+    column = jnp.zeros((4, 1))
+    inputs = SimpleNamespace(spent=column[..., None], asked=jnp.full((4, 1, 2), 0.5))
+    last = jnp.asarray([0, 0, 0, 1], bool)[:, None]
+    trajectory = SimpleNamespace(episode_cost=20 + column[..., None], inputs=inputs, ended=last)
+    signal = algorithm.cost_signal(ENV, state, Sampled(trajectory, column, column, Links(last, ~last)))
+    assert bool(jnp.isfinite(signal.advantage).all())
 
 
 def test_the_multiplier_rests_while_costs_come_down_from_far_above_the_limit():

@@ -210,7 +210,7 @@ def reward_errors(algorithm, terminated, truncated):
         state = algorithm.init(ENV, jax.random.key(0), [Outage(15, 0.1)])
         params = jax.tree.map(jnp.zeros_like, state.learner.params)
         params["heads"]["bias"] = params["heads"]["bias"].at[ENV.action_size].set(1.0)
-        trajectory = Trajectory(inputs, zeros > 0, action, zeros, cost, terminated, truncated, obs, memory)
+        trajectory = Trajectory(inputs, zeros > 0, action, zeros, cost, terminated, truncated, obs, cost, memory)
         state = state._replace(learner=state.learner._replace(params=params))
         batch, _ = algorithm._prepare(ENV, state, trajectory, state.learner.normaliser, algorithm.discount)
         return algorithm._from_chunks(batch.reward_advantage)

@@ -110,8 +110,11 @@ def run(env, steps, chunk, rollouts):
     return joined, jax.tree.map(lambda *x: np.concatenate(x), *episodes)
 
 
-# Aligned with chunks, within chunks, longer than a rollout, and not a divisor of anything.
-@pytest.mark.parametrize(("horizon", "steps", "chunk"), [(4, 8, 4), (2, 8, 4), (16, 8, 4), (5, 8, 4), (3, 8, 8)])
+# Aligned with chunks, within chunks, longer than a rollout, not a divisor of anything, and a single step.
+SHAPES = [(4, 8, 4), (2, 8, 4), (16, 8, 4), (5, 8, 4), (3, 8, 8), (3, 1, 1)]
+
+
+@pytest.mark.parametrize(("horizon", "steps", "chunk"), SHAPES)
 @pytest.mark.parametrize("fixed_length", [True, False])
 def test_episodes_begin_and_end_where_they_should(horizon, steps, chunk, fixed_length):
     env = CountingEnv(horizon, fixed_length, truncates=horizon == 5)

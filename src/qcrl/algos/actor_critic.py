@@ -23,8 +23,8 @@ from qcrl.sampling.record import State
 
 BUDGET_RANGE = -0.2, 1.0
 """How far over the limit an episode can be seen to be, and the whole budget."""
-ANY_SHARE = 0.5, 1 / 12
-"""Mean and variance of a share that may be any."""
+ANY_SHARE, ANY_POSITION = (0.5, 1 / 12), (0.0, 1 / 3)
+"""Mean and variance of a share that may be any, and of a place in a range, which is seen from -1 to 1."""
 WHOLE = 1.0
 """What a budget is compared with on the fixed scale: while nothing is spent 0 is seen, as if there were none."""
 OVER = -1.0
@@ -149,13 +149,16 @@ class ActorCritic(PPOSettings):
         """With what is left on a fixed scale, where it is: beside what was seen so far, more would look absurd."""
         if self.normalise_budget:
             return normaliser
-        start, mean, variance = env.observation_size, *ANY_SHARE
-        budgets = slice(start, start + self._budgets(constraints))
-        all_ = slice(start, start + self._added(env, constraints))
-        return normaliser._replace(
-            mean=normaliser.mean.at[all_].set(mean).at[budgets].set(WHOLE),
-            variance=normaliser.variance.at[all_].set(variance),
-        )
+        start = env.observation_size
+        drawn = start + self._budgets(constraints) + self.budget_input * env.timed
+        end_ = start + self._added(env, constraints)
+        # A ranged constraint is alone. Behind its places in the ranges comes what is left of the highest limit.
+        kinds = [(ANY_SHARE, start, end_), (ANY_POSITION, drawn, max(drawn, end_ - 1))]
+        mean, variance = normaliser.mean, normaliser.variance
+        for (usual, spread), first, last in kinds:
+            mean, variance = mean.at[first:last].set(usual), variance.at[first:last].set(spread)
+        mean = mean.at[start : start + self._budgets(constraints)].set(WHOLE)
+        return normaliser._replace(mean=mean, variance=variance)
 
     def computing(self, params: Params) -> Params:
         """Parameters in the type that products run in."""
@@ -240,7 +243,7 @@ class ActorCritic(PPOSettings):
         left = []
         for constraint in constraints if self.budget_input else ():
             limit, spent = asked(constraint, inputs).limit, inputs.spent[..., env.costs.index(constraint.cost)]
-            share = (limit - spent) / self._whole(limit)
+            share = self._share(limit, spent, self._whole(limit))
             left += [self._budget(share / part) for part in self.budget_parts]
         if self.budget_input and env.timed:
             left.append(1 - inputs.time / env.horizon)
@@ -249,6 +252,11 @@ class ActorCritic(PPOSettings):
         if not left:
             return inputs
         return inputs._replace(obs=jnp.concatenate([inputs.obs, jnp.stack(left, axis=-1)], axis=-1))
+
+    def _share(self, limit: Unit, spent: Float[Array, "*batch"], whole: Unit) -> Float[Array, "*batch"]:
+        """What is left of a budget. On the fixed scale one of 0 is whole until something is spent."""
+        share = (limit - spent) / whole
+        return share if self.normalise_budget else jnp.where((limit <= 0) & (spent <= 0), WHOLE, share)
 
     def _budget(self, share: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         seen = jnp.clip(share, *BUDGET_RANGE)
@@ -265,7 +273,7 @@ class ActorCritic(PPOSettings):
         limit, spent = asked(constraint, inputs).limit, inputs.spent[..., env.costs.index(constraint.cost)]
         fields = (constraint.limit, constraint.share)
         positions = [2 * inputs.asked[..., axis] - 1 for axis, field in enumerate(fields) if is_range(field)]
-        return [*positions, self._budget((limit - spent) / self._whole(end(constraint.limit, 1)))]
+        return [*positions, self._budget(self._share(limit, spent, self._whole(end(constraint.limit, 1))))]
 
     def read(self, outputs: Float[Array, "*batch outputs"], constraints: Sequence[Constraint] = ()) -> Estimate:
         critics = self.critics(constraints)

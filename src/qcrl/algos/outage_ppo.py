@@ -23,7 +23,7 @@ from qcrl.algos.actor_critic import PPOLearner, in_limits
 from qcrl.algos.advantages import Links, gae
 from qcrl.algos.batch import CostSignal, Sampled
 from qcrl.algos.losses import value_loss
-from qcrl.algos.multiplier import Multiplier
+from qcrl.algos.multiplier import Multiplier, episode_window
 from qcrl.algos.ppo import PPO
 from qcrl.algos.ppo_lag import PPOLag
 from qcrl.algos.presets import AS_RELEASED, HOST, SCALE, SCALE_STEPS, TUNED
@@ -108,8 +108,7 @@ class OutagePPO(PPO):
         constraint = state.constraints[0]
         kind = env.costs.index(constraint.cost)
         limit = limits.asked(constraint, trajectory.inputs).limit
-        spent, cost = trajectory.inputs.spent[..., kind], trajectory.cost[..., kind]
-        over, over_after = spent > limit, spent + cost > limit
+        over, over_after = (x[..., kind] > limit for x in (trajectory.inputs.spent, trajectory.episode_cost))
         # Nothing is to come once it has happened, nor after an episode's end, whatever `time_limit` says for rewards.
         now, later = jnp.where(over, 0.0, now), jnp.where(over_after, 0.0, later)
         links = Links(trajectory.ended, links.continues)
@@ -121,6 +120,7 @@ class OutagePPO(PPO):
             return CostSignal(advantage, targets, statistics)
         nodes = state.learner.multiplier.value
         weight, mean = limits.shares(constraint, trajectory.inputs.asked) @ nodes, jnp.mean(nodes)
+        mean = jnp.maximum(mean, 1e-6)
         # Every limit is a problem of its own, and none shall drown the others because its multiplier is high.
         importance = (1 + mean) / (1 + weight) if self.divide_by_multiplier else jnp.ones_like(weight)
         return CostSignal(weight / mean * importance * advantage, targets, statistics, importance)
@@ -135,8 +135,9 @@ class OutagePPO(PPO):
         costs = state.costs_of(env, state.constraints[0])
         return (outage > self.most_over) & (mean_of(costs, newer) < (1 - FALLING) * mean_of(costs, all_ & ~newer))
 
-    def _raised(self, env: Described, state: State, constraint: Constraint) -> Unit:
-        """The limit to work with: an outage that is certain teaches nothing."""
+    def _raised(self, env: Described, state: State) -> Unit:
+        """The first constraint's limit to work with: an outage that is certain teaches nothing."""
+        constraint = state.constraints[0]
         if not isinstance(constraint, Outage):
             return jnp.asarray(constraint.limit)
         count, costs = self.steering_window(state), state.costs_of(env, constraint)
@@ -164,7 +165,7 @@ class OutagePPO(PPO):
         after, scalars = super().learn(env, state, experience)
         if not state.learner.limits:
             return after, scalars
-        raised = tuple(self._raised(env, after, each) for each in after.constraints)
+        raised = tuple(self._raised(env, view) for _, view in self._views(after))
         return after._replace(learner=after.learner._replace(limits=raised)), scalars
 
     def first_multiplier(self, constraint: Constraint) -> Multiplier:
@@ -180,7 +181,10 @@ class OutagePPO(PPO):
         return self.multiplier(learner), *(each.value for each in learner.further)
 
     def fewest_episodes(self, constraint: Constraint) -> int:
-        return limits.fewest_episodes(constraint, self.outages_in_window) if constraint.ranged else 0
+        if constraint.ranged:
+            return limits.fewest_episodes(constraint, self.outages_in_window)
+        share = constraint.share if isinstance(constraint, Outage) else None
+        return 0 if share is None else episode_window(0, share, math.ceil(self.steering_outages))
 
     def cost_loss(self, estimate: Float[Array, "*batch"], targets: "Targets") -> tuple[Float[Array, ""], Scalars]:
         """Where the limit is passed there is nothing to learn."""

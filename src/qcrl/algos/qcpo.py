@@ -60,6 +60,7 @@ class QCPO(PPO):
         super().__post_init__()
         own = ("kappa", "weight_clip", "cost_mean_loss_weight", "quantile_loss_weight", "tail_loss_weight")
         self.require("be at least 0", lambda x: x >= 0, *own)
+        self.require("be greater than 0", lambda x: x > 0, "discount")
         if not 2 <= self.tail_quantiles <= self.quantiles:
             raise UserError(
                 f"tail_quantiles is {self.tail_quantiles}, but must be at least 2 and at most quantiles "

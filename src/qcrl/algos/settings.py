@@ -86,7 +86,7 @@ class LossSettings(Algorithm):
     clip: float = 0.1
     """PPO's bound on the change of an action's probability, r_clip."""
     target_kl: float = math.inf
-    """Gradient steps of an iteration stop once the policy has moved this far, as an approximate KL divergence."""
+    """Gradient steps are left out where the policy has moved farther than this, as an approximate KL divergence."""
     clipping: Literal["joint", "separate"] = "joint"
     """Clip A_r - multiplier * A_c as one, or reward and cost apart."""
     divide_by_multiplier: bool = False

@@ -145,7 +145,8 @@ def compare(task: str, rows: list[Row]) -> list[str]:
 
 def train(learner: str, task: str, steps: int, seed: int, algo: str) -> Tree:
     """One training and its fresh episodes, as a row."""
-    deaf = learner == "sb3" and isinstance(getattr(find(task, free), "make", None), SeededMaker)
+    # What the task itself imports is counted for neither learner.
+    deaf = isinstance(getattr(find(task, free), "make", None), SeededMaker)
     begun, cpu = time.perf_counter(), time.process_time()
     with TemporaryDirectory() as folder:
         if learner == "qcrl":

@@ -1,7 +1,8 @@
 """Whether promises are kept: independent calls of `qcrl train --promise`, beside trainings to the promise itself.
 
-The calls share one compiled program, each with a seed of its own. Each is calibrated and certified for itself. It may
-be stopped at any time, also by --minutes, and goes on where it was when it is run again.
+The calls share one compiled program, each with a seed of its own; on a CPU `--lanes 1` is faster, a program for each.
+Each is calibrated and certified for itself. It may be stopped at any time, also by --minutes, and goes on where it was
+when it is run again.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from itertools import product
 from pathlib import Path
 from types import FrameType
 from typing import get_type_hints
@@ -19,7 +21,7 @@ import numpy as np
 
 from qcrl.algos import hyperparameters
 from qcrl.bench import count, hardware, print_table
-from qcrl.constraints import Outage
+from qcrl.constraints import Outage, exceeds
 from qcrl.envs import make
 from qcrl.evaluation.aim import afforded, aimed_by, target
 from qcrl.evaluation.evaluate import Player, results_of, trained_environment
@@ -32,6 +34,7 @@ from qcrl.training.checks import length
 from qcrl.training.interruption import Interrupted
 from qcrl.training.loop import train
 
+KINDS = ("call", "plain")
 FRESH = 2000
 """Episodes for the return of every policy, that nothing was chosen or certified by."""
 
@@ -62,6 +65,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=float, default=15.0, metavar="D", help="allowed episode cost (default: 15)")
     parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of a certificate (default: 0.95)")
     parser.add_argument("--calls", type=count, default=10, metavar="N", help="independent calls (default: 10)")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="what to train (default: call plain)")
+    parser.add_argument("--lanes", type=count, metavar="N", help="seeds in one program (default: all)")
     parser.add_argument("--first-seed", type=int, default=5000, metavar="SEED", help="of the first (default: 5000)")
     parser.add_argument("--steps", type=float, metavar="N", help="of every training (default: the preset's length)")
     parser.add_argument("--episodes", type=count, metavar="N", help="that may certify (default: as for qcrl train)")
@@ -82,23 +87,40 @@ def run(args: argparse.Namespace) -> int:
     try:
         with _for_minutes(args.minutes):
             rows = _read(folder / "rows.csv")
-            for kind, probability in (("call", aim), ("plain", args.promise)):
-                trained = _train(args, folder / kind, probability, steps, overrides)
-                for lane in trained.lanes:
-                    if not any((row.kind, row.seed) == (kind, lane.seed) for row in rows):
-                        make_row = _call if kind == "call" else _plain
-                        rows.append(make_row(args, trained, lane, episodes))
-                        _write(folder / "rows.csv", rows)
+            for kind, seeds in product(args.kinds, _programs(args)):
+                left = {*seeds} - {row.seed for row in rows if row.kind == kind}
+                if not left:
+                    continue
+                trained = _train(args, folder, kind, seeds, aim if kind == "call" else args.promise, steps, overrides)
+                for lane in (lane for lane in trained.lanes if lane.seed in left):
+                    make_row = _call if kind == "call" else _plain
+                    rows.append(make_row(args, trained, lane, episodes))
+                    _write(folder / "rows.csv", rows)
     except (Interrupted, TimeoutError) as stopped:
-        print(f"stopped after {args.minutes:g} minutes ({stopped}); run the same command again to go on")
+        print(f"stopped ({stopped}); run the same command again to go on")
         return 1
     _tell(args, rows, aim, episodes)
     return 0
 
 
-def _train(args: argparse.Namespace, out: Path, probability: float, steps: float, overrides: Settings) -> Run:
-    constraint, kept = Outage(args.limit, probability), RECENT if out.name == "call" else 0
+def _programs(args: argparse.Namespace) -> list[list[int]]:
+    """Seeds that are trained side by side."""
     seeds = list(range(args.first_seed, args.first_seed + args.calls))
+    size = args.lanes or args.calls
+    return [seeds[place : place + size] for place in range(0, len(seeds), size)]
+
+
+def _train(
+    args: argparse.Namespace,
+    folder: Path,
+    kind: str,
+    seeds: list[int],
+    probability: float,
+    steps: float,
+    overrides: Settings,
+) -> Run:
+    constraint, kept = Outage(args.limit, probability), RECENT if kind == "call" else 0
+    out = folder / (kind if args.lanes is None else f"{kind}-s{seeds[0]}-{len(seeds)}")
     return train(args.algo, args.env, constraint, steps, seeds, args.preset, out, resume=True, recent=kept, **overrides)
 
 
@@ -132,14 +154,14 @@ def _row(
     play = Player(run, trained_environment(run))
     (totals,) = play.play([policy], FRESH, [[lane.seed, *b"bench promise"]], "bench")
     fresh = results_of(lane, play.env, totals)
-    over, mean = float(np.mean(fresh.costs > lane.limit)), float(np.mean(fresh.returns))
+    over, mean = float(exceeds(fresh.costs, lane.limit).mean()), float(np.mean(fresh.returns))
     return Row(kind, lane.seed, lane.probability, verdict, episodes, outages, upper, parts, over, mean)
 
 
 def _tell(args: argparse.Namespace, rows: list[Row], aim: float, episodes: int) -> None:
     calls, plain = ([row for row in rows if row.kind == kind] for kind in ("call", "plain"))
     certified = sum(row.verdict == "certified" for row in calls)
-    means = [float(np.mean([row.fresh_return for row in group])) for group in (calls, plain)]
+    means = [float(np.mean([row.fresh_return for row in group] or np.nan)) for group in (calls, plain)]
     print(f"{args.env}, {args.preset}, promise {args.promise:g}, seeds from {args.first_seed}; {hardware()}")
     print_table([each.name for each in fields(Row)], [list(asdict(row).values()) for row in rows])
     print(f"trained for {aim:g}, at most {episodes:,} episodes: {certified} of {len(calls)} certified")

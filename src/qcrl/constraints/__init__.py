@@ -18,7 +18,7 @@ from qcrl.constraints.constraint import (
 )
 from qcrl.constraints.cvar import CVaR
 from qcrl.constraints.mean import Mean
-from qcrl.constraints.outage import Outage, any_over, outages, promising
+from qcrl.constraints.outage import Outage, any_over, exceeds, outages, promising
 from qcrl.errors import UserError
 from qcrl.named import load, require_trust
 
@@ -33,6 +33,7 @@ __all__ = [
     "Together",
     "Unit",
     "any_over",
+    "exceeds",
     "from_dict",
     "keys",
     "known",

@@ -18,6 +18,12 @@ from qcrl.quantiles import empirical_quantile
 Costs = TypeVar("Costs", Float[Array, " n"], Float[np.ndarray, " n"])
 
 
+def exceeds(costs: Costs, limit: Number) -> Costs:
+    """Which costs are over a limit, in single precision: training has no other, and sums are off by their rounding."""
+    single = costs.astype(np.float32)
+    return single > (np.float32(limit) if isinstance(costs, np.ndarray) else limit)  # type: ignore
+
+
 @dataclass(frozen=True)
 class Outage(Constraint):
     """At most a share `probability` of episodes may cost more than `limit`: Pr(cost > limit) <= probability.
@@ -70,7 +76,7 @@ class Outage(Constraint):
         return outage
 
     def steer(self, statistic: str, costs: Float[Array, " n"], valid: Bool[Array, " n"], unit: Unit) -> Steering:
-        outage = jnp.mean(costs > self.limit, where=valid)
+        outage = jnp.mean(exceeds(costs, self.limit), where=valid)
         if statistic == "outage":
             return Steering(outage, jnp.asarray(self.probability))
         if statistic == "outage ratio":  # the same gains serve every probability
@@ -79,11 +85,11 @@ class Outage(Constraint):
         return Steering(empirical_quantile(costs, valid, 1 - jnp.asarray(self.probability)) / unit, self.limit / unit)
 
     def measure(self, costs: Float[np.ndarray, " n"]) -> float:
-        return float(np.mean(costs > self.limit))
+        return float(np.mean(exceeds(costs, self.limit)))
 
     def suspect(self, costs: Float[np.ndarray, " n"]) -> float:
         """With as many more outages as luck may have hidden: the root of those that were seen, and one at least."""
-        outages = float(np.sum(costs > self.limit))
+        outages = float(np.sum(exceeds(costs, self.limit)))
         return (outages + max(1.0, outages**0.5)) / (len(costs) + 1)
 
     @property
@@ -94,14 +100,14 @@ class Outage(Constraint):
         """Exact."""
         from qcrl import stats  # not above: training need not wait for scipy
 
-        return stats.outage_interval(int(np.sum(costs > self.limit)), len(costs))
+        return stats.outage_interval(int(np.sum(exceeds(costs, self.limit))), len(costs))
 
     def exact_bounds(
         self, costs: Float[np.ndarray, " n"], largest: float | None, lower_error: float, upper_error: float
     ) -> Bounds:
         from qcrl import stats  # not above: training need not wait for scipy
 
-        outages, episodes = int(np.sum(costs > self.limit)), len(costs)
+        outages, episodes = int(np.sum(exceeds(costs, self.limit))), len(costs)
         lower = stats.outage_lower_bound(outages, episodes, 1 - lower_error)
         upper = stats.outage_bound(outages, episodes, 1 - upper_error)
         return Bounds(lower, upper, {"outages": outages}, f"{outages:,} outages")
@@ -134,5 +140,5 @@ def promising(constraints: Sequence[Constraint], probabilities: Sequence[float])
 
 def any_over(constraints: Sequence[Constraint], costs: Mapping[str, Costs]) -> Costs | None:
     """Which episodes are over the limit of one of several outage constraints; None where there is one at most."""
-    over = [costs[each.cost] > each.limit for each in outages(constraints)]
+    over = [exceeds(costs[each.cost], each.limit) for each in outages(constraints)]
     return reduce(or_, over) if len(over) > 1 else None

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from rich.console import Console
 
 from qcrl import stats
-from qcrl.constraints import Constraint, Outage
+from qcrl.constraints import Constraint, Outage, exceeds
 from qcrl.envs.base import Description
 from qcrl.errors import UserError
 from qcrl.evaluation import plan as plans
@@ -255,7 +254,7 @@ def count_outages(play: Player, lane: Lane, policy: Path, plan: Plan, seed: int)
 
     def count(episodes: int, first: int) -> int:
         totals = play.play_one(played, episodes, [seed, *b"certify"], "certify", first)
-        return int(np.sum(results_of(lane, play.env, totals).costs > lane.limit))
+        return int(exceeds(results_of(lane, play.env, totals).costs, lane.limit).sum())
 
     return plans.carry_out(plan, count)
 

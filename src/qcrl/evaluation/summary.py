@@ -10,7 +10,7 @@ from jaxtyping import Float
 from scipy.stats import norm, weibull_min
 
 from qcrl import stats, tails
-from qcrl.constraints import Constraint, any_over, keys
+from qcrl.constraints import Constraint, any_over, exceeds, keys
 from qcrl.kinds import Json, Settings
 from qcrl.quantiles import grid
 from qcrl.runs.lane import Lane
@@ -79,7 +79,8 @@ def summarise(lanes: Sequence[Lane], totals: Sequence[Results]) -> Summary:
     probability, limit = lanes[0].probability, lanes[0].limit
     returns = np.concatenate([each.returns for each in totals]).astype(float)
     costs = np.concatenate([each.costs for each in totals]).astype(float)
-    outages = int(np.sum(costs > limit))
+    over = exceeds(costs, limit)
+    outages = int(over.sum())
     low, high = stats.outage_interval(outages, len(costs))
     quantile_low, quantile_high = stats.quantile_interval(costs, 1 - probability)
     return Summary(
@@ -95,7 +96,7 @@ def summarise(lanes: Sequence[Lane], totals: Sequence[Results]) -> Summary:
         mean_return=float(returns.mean()),
         std_return=float(returns.std()),
         mean_cost=float(costs.mean()),
-        mean_cost_over=float(costs[costs > limit].mean()) if outages else None,
+        mean_cost_over=float(costs[over].mean()) if outages else None,
         cost_quantile=float(np.quantile(costs, 1 - probability, method="inverted_cdf")),
         cost_quantile_low=quantile_low if math.isfinite(quantile_low) else None,
         cost_quantile_high=quantile_high if math.isfinite(quantile_high) else None,
@@ -126,7 +127,7 @@ def _together(constraints: Sequence[Constraint], totals: Sequence[Results]) -> S
 def _judged(key: str, constraint: Constraint, costs: Float[np.ndarray, " n"]) -> Json:
     """One constraint: what it bounds, what was measured with its 95% interval, and what that means."""
     measured = constraint.measure(costs)
-    over = costs > constraint.limit
+    over = exceeds(costs, constraint.limit)
     low, high = constraint.interval(costs) or (None, None)
     return {
         "name": key,
@@ -165,7 +166,7 @@ def _gaussian(costs: Float[np.ndarray, " n"], limit: float) -> dict[str, float]:
 
 def _over_seeds(totals: Sequence[Results], limit: float) -> dict[str, float]:
     returns = [float(each.returns.mean()) for each in totals]
-    outages = [float(np.mean(each.costs > limit)) for each in totals]
+    outages = [float(exceeds(each.costs, limit).mean()) for each in totals]
     low, high = stats.bootstrap_interval(returns, stats.interquartile_mean)
     return {
         "return_iqm": float(stats.interquartile_mean(returns)),

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from qcrl import stats
-from qcrl.constraints import Constraint, Outage, outages, promising
+from qcrl.constraints import Constraint, Outage, exceeds, outages, promising
 from qcrl.envs.base import Described
 from qcrl.errors import UserError
 from qcrl.evaluation.evaluate import Player, results_of
@@ -58,7 +58,7 @@ def promised(lane: Lane, promise: float | Sequence[float] | None) -> list[float]
 def counted(lane: Lane, results: Results) -> int:
     """Outages that count for the choice of a policy: where several constraints hold together, those of the worst."""
     if len(lane.constraints) == 1:
-        return int(np.sum(results.costs > lane.limit))
+        return int(exceeds(results.costs, lane.limit).sum())
     return min(len(results.costs), round(worst(lane.constraints, results.every) * len(results.costs)))
 
 
@@ -97,7 +97,7 @@ def count(
     (totals,) = play.play([play.run.policy_in(policy, lane)], plan.episodes, [[seed, *b"certify"]], "certify")
     every, first = results_of(lane, play.env, totals).every, first_outage(lane)
     verdict, rows = judge(lane.constraints, promises, every, largest_costs(play.env), plan.error)
-    return verdict, [int(np.sum(every[first.cost] > first.limit))], rows
+    return verdict, [int(exceeds(every[first.cost], first.limit).sum())], rows
 
 
 def verdict_of(rows: Sequence[Json]) -> str:

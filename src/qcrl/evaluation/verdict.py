@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from qcrl import stats
-from qcrl.constraints import Constraint, Outage, Together, any_over
+from qcrl.constraints import Constraint, Outage, Together, any_over, exceeds
 from qcrl.envs.base import Described
 from qcrl.evaluation.evaluate import results_of, trained_environment
 from qcrl.runs.folder import Run, cost_column, load, rows_of
@@ -55,7 +55,7 @@ def _judge(run: Run, env: Described, lanes: list[Lane]) -> str:
     if together:
         judged = " ".join(_one_of_several(each, every[each.cost], kind) for each in lanes[0].constraints)
         return f"{asked}. {judged}{_any_over(lanes[0], every)} Mean return {returns.mean():.2f}.{learned}"
-    over = costs > outage.limit
+    over = exceeds(costs, outage.limit)
     outages, episodes = int(over.sum()), over.size
     low, high = stats.outage_interval(outages, episodes)
     shares = over.mean(axis=1)
@@ -122,7 +122,7 @@ def _untrained(policy: JaxPolicy, lane: Lane) -> JaxPolicy:
 
 
 def _one_of_several(constraint: Constraint, costs: np.ndarray, kind: str) -> str:
-    over = costs > constraint.limit
+    over = exceeds(costs, constraint.limit)
     spent = f", of those over the limit {costs[over].mean():.2f}" if over.any() else ""
     return (
         f"That {constraint.words} is {constraint.judge(costs.ravel())}: {constraint.measure(costs.ravel()):.4g} in "

@@ -97,7 +97,10 @@ class Left(NamedTuple):
         limit: Any = self.limit[0]
         highest = self.limit[1]
         if limit == highest and known.spent.ndim == 1 and self.unit:  # quickest in Python's own numbers
-            left = (limit - known.spent.item(self.which)) / self.unit / self.part
+            spent = known.spent.item(self.which)
+            left = (limit - spent) / self.unit / self.part
+            if self.over is not None and limit <= 0 and spent <= 0:
+                return self.bounds[1]
             if left < 0 and self.over is not None:
                 return self.over
             return min(max(left, self.bounds[0]), self.bounds[1])
@@ -106,7 +109,10 @@ class Left(NamedTuple):
         unit = self.unit or np.where((whole := np.maximum(limit, self.least)) > 0, whole, 1.0)
         share = (limit - known.spent[..., self.which]) / unit / self.part
         seen = np.clip(share, *self.bounds)
-        return seen if self.over is None else np.where(share < 0, self.over, seen)
+        if self.over is None:
+            return seen
+        unspent = (np.asarray(limit) <= 0) & (known.spent[..., self.which] <= 0)
+        return np.where(unspent, self.bounds[1], np.where(share < 0, self.over, seen))
 
 
 class NetworkForward:

@@ -205,7 +205,12 @@ def _left(graph: Graph, left: Left, costs: int) -> str:
     seen = graph.clip(share, *left.bounds)
     if left.over is None:
         return seen
-    return graph.add("Where", graph.add("Less", share, number(0.0)), number(left.over), seen)
+    seen = graph.add("Where", graph.add("Less", share, number(0.0)), number(left.over), seen)
+    if lowest > 0:
+        return seen
+    # A limit of 0 is whole until something is spent.
+    nothing = graph.add("And", *(graph.add("LessOrEqual", each, number(0.0)) for each in (limit, spent)))
+    return graph.add("Where", nothing, number(left.bounds[1]), seen)
 
 
 def _look(graph: Graph, x: str, net: NetworkForward) -> str:

@@ -48,12 +48,13 @@ def iterate(learner: Learner, env: Environment, state: State) -> tuple[State, Me
             fresh, resets = plan_resets(env, reset_key, steps, num_envs // groups, before)
         times = before + jnp.arange(steps, dtype=jnp.int32)
         period = reset_period(env, steps, chunk)
+        between = env.fixed_length and period == steps  # no episode ends but with the iteration
 
         def block(now: State, xs: tuple[Array, Tree, Array]) -> tuple[State, tuple[Scalars, Tree]]:
             actor = learner.actor(env, now)
             act: Act = lambda *step: learner.sample(env, actor, *step)
             with jax.named_scope("rollout"):
-                actors, rows, memory = collect(env, act, now.actors, xs, chunk, period if period < steps else 0, fresh)
+                actors, rows, memory = collect(env, act, now.actors, xs, chunk, 0 if between else period, fresh)
             episodes = finished_episodes(env, rows, xs[2][0], num_envs, groups)
             experience = Experience(rows, now.actors, episodes, memory)
             now = now._replace(actors=actors, env_steps=now.env_steps + learner.block_length * num_envs)
@@ -72,7 +73,7 @@ def iterate(learner: Learner, env: Environment, state: State) -> tuple[State, Me
             scalars = jax.tree.map(lambda x: x[-1], scalars)
             episodes = finished_episodes(env, rows.reshape(steps, *rows.shape[2:]), before, num_envs, groups)
             now = now._replace(window=state.window.add(episodes))
-        if period == steps:
+        if between:
             ended = now.actors.inputs.time >= env.horizon
             if groups > 1:
                 now = spread_out(state, now)

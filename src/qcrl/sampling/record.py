@@ -123,6 +123,8 @@ class Trajectory(NamedTuple):
     terminated: Flags
     truncated: Flags
     next_obs: Float[Array, "time env obs"]
+    episode_cost: Float[Array, "time env cost"]
+    """The costs of the episode so far, this step's included: what the next step knows as spent, to the last bit."""
     memory: Memory
     """The memory before the first step of every chunk: [chunk, env, ...]."""
 
@@ -153,9 +155,8 @@ def read_trajectory(env: Described, experience: Experience) -> Trajectory:
         record.asked,
     )
     ends = record.terminated, record.truncated
-    return Trajectory(
-        inputs, first, record.action, record.reward, record.cost, *ends, record.next_obs, experience.memory
-    )
+    step = first, record.action, record.reward, record.cost, *ends, record.next_obs, record.episode_cost
+    return Trajectory(inputs, *step, experience.memory)
 
 
 class Window(NamedTuple):

@@ -154,7 +154,8 @@ def widen_window(algorithm: Algorithm, lanes: Sequence[Lane], warn: Callable[[st
     wider: Settings = {
         name: episode_window(getattr(algorithm, name), probability, algorithm.outages_in_window) for name in judged
     }
-    wider["window"] = max(wider["window"], *(algorithm.fewest_episodes(lane.constraint) for lane in lanes))
+    constraints = [each for lane in lanes for each in lane.constraints]
+    wider["window"] = max(wider["window"], *map(algorithm.fewest_episodes, constraints))
     if max(wider.values()) >= 2**31:
         raise UserError(
             f"window is {algorithm.window} and probability {probability:g}, so that {max(wider.values()):.3g} recent "
@@ -163,8 +164,8 @@ def widen_window(algorithm: Algorithm, lanes: Sequence[Lane], warn: Callable[[st
     widened = dataclasses.replace(algorithm, **wider)
     if widened != algorithm:
         warn(
-            f"{algorithm.window} episodes hold fewer than {algorithm.outages_in_window} allowed outages at "
-            f"probability {probability:g}, so the most recent {widened.window} are looked at"
+            f"{algorithm.window} episodes hold too few allowed outages at probability {probability:g}, so the most "
+            f"recent {widened.window} are looked at"
         )
     return widened
 

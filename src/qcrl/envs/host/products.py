@@ -56,20 +56,21 @@ class Product:
     def to_env(self, actions: np.ndarray) -> Any:
         """What the environment takes; for a batch, an array with one entry for each row."""
         if actions.ndim == 1:
-            return self._single(actions)
-        made = [self._single(row) for row in actions]
-        if isinstance(made[0], dict | tuple):
-            rows = np.empty(len(made), object)
-            rows[:] = made
-            return rows
-        return np.stack(made)
+            return self.to_env(actions[None])[0]
+        options = (actions[:, group].argmax(axis=1) for group in self._groups)
+        built = _build(self.parts, iter(actions[:, : self.numbers].T), options)
+        if not self.nested:
+            return built
+        rows = np.empty(len(actions), object)
+        for place in range(len(actions)):
+            rows[place] = _row(built, place)
+        return rows
 
-    def _single(self, action: np.ndarray) -> Any:
-        numbers = iter(np.minimum(np.maximum(action[: self.numbers], -1.0), 1.0))
-        raw = iter(action[: self.numbers])
+    @cached_property
+    def _groups(self) -> list[slice]:
+        """Where the options of every choice lie in an action."""
         ends = self.numbers + np.cumsum(self.choices, dtype=int)
-        chosen = iter([int(np.argmax(action[end - count : end])) for count, end in zip(self.choices, ends)])
-        return _build(self.parts, numbers, raw, chosen)
+        return [slice(end - count, end) for count, end in zip(self.choices, ends)]
 
     def as_dict(self) -> Json:
         """As JSON would give it back."""
@@ -121,22 +122,31 @@ def describe(space: GymSpace) -> Json | None:
     return None
 
 
-def _build(part: Json, numbers: Iterator[float], raw: Iterator[float], chosen: Iterator[int]) -> Any:
-    """A part of an action, from what is left of the numbers and choices."""
+def _build(part: Json, numbers: Iterator[np.ndarray], chosen: Iterator[np.ndarray]) -> Any:
+    """A part of a batch of actions, from the columns that are left of the numbers and choices."""
     if "parts" in part:
         inner = part["parts"]
         if isinstance(inner, dict):
-            return {key: _build(each, numbers, raw, chosen) for key, each in inner.items()}
-        return tuple(_build(each, numbers, raw, chosen) for each in inner)
+            return {key: _build(each, numbers, chosen) for key, each in inner.items()}
+        return tuple(_build(each, numbers, chosen) for each in inner)
     if part["kind"] == "choice":
-        values = [start + next(chosen) for start in part["start"]]
-        return values[0] if part["shape"] is None else np.array(values, part["dtype"]).reshape(part["shape"])
-    pairs = [(low, high, next(numbers), next(raw)) for low, high in zip(part["low"], part["high"])]
-    return np.array([_number(*each) for each in pairs], part["dtype"]).reshape(part["shape"])
+        columns = [start + next(chosen) for start in part["start"]]
+    else:
+        columns = [_bounded(next(numbers), *bounds) for bounds in zip(part["low"], part["high"])]
+    if part["shape"] is None:
+        return columns[0]
+    return np.stack(columns, axis=1).astype(part["dtype"]).reshape(-1, *part["shape"])
 
 
-def _number(low: float | None, high: float | None, within: float, raw: float) -> float:
-    """One of [-1, 1] mapped to its bounds, or where one is missing, as drawn and clipped to the other."""
+def _bounded(drawn: np.ndarray, low: float | None, high: float | None) -> np.ndarray:
+    """Numbers of [-1, 1] mapped to their bounds, or where one is missing, as drawn and clipped to the other."""
     if low is not None and high is not None:
-        return min(max(low + (within + 1) / 2 * (high - low), low), high)
-    return min(max(raw, -math.inf if low is None else low), math.inf if high is None else high)
+        drawn = low + (np.clip(drawn, -1.0, 1.0) + 1) / 2 * (high - low)
+    return np.clip(drawn, -math.inf if low is None else low, math.inf if high is None else high)
+
+
+def _row(built: Any, place: int) -> Any:
+    """One action of a batch."""
+    if isinstance(built, dict):
+        return {key: _row(each, place) for key, each in built.items()}
+    return tuple(_row(each, place) for each in built) if isinstance(built, tuple) else built[place]
