@@ -44,8 +44,13 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
+        return f"{self.table}-{self.program}-p{self.probability}"
+
+    @property
+    def program(self) -> str:
+        """What cells have in common that can be trained as one program: all but seeds and probabilities."""
         inputs = "" if self.budget is None else "-budget"
-        return f"{self.table}-{self.algorithm}{inputs}-{self.preset}-{self.environment}-p{self.probability}"
+        return f"{self.algorithm}{inputs}-{self.preset}-{self.environment}"
 
     @property
     def episodes(self) -> int:
@@ -82,35 +87,42 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, default=10, help="seeds that are trained as one program")
     parser.add_argument("--steps-scale", type=float, default=1.0, help="share of each preset's own length")
     parser.add_argument("--episodes-scale", type=float, default=1.0, help="share of the fresh episodes")
-    parser.add_argument("--cell", help="train and evaluate seeds of one cell, and write their rows to --runs")
+    parser.add_argument("--cells", nargs="+", help="train and evaluate seeds of these, and write their rows to --runs")
     parser.add_argument("--seeds", type=int, nargs="+", help="which ones")
     args = parser.parse_args()
     asked = [cell for cell in cells() if not args.tables or cell.table in args.tables]
-    if args.cell:
-        return train_and_evaluate(next(cell for cell in asked if cell.name == args.cell), args)
+    if args.cells:
+        return train_and_evaluate([cell for cell in asked if cell.name in args.cells], args)
     path = args.out / "tables.csv"
     run_side_by_side(missing(asked, path, args.lanes), path, args)
     tell(read(path), asked)
     return 1 if missing(asked, path, args.lanes) else 0
 
 
-def missing(asked: list[Cell], path: Path, lanes: int) -> list[tuple[Cell, list[int]]]:
+Program = tuple[list[Cell], list[int]]
+"""Cells that differ in their probabilities alone, and their seeds."""
+
+
+def missing(asked: list[Cell], path: Path, lanes: int) -> list[Program]:
     """What is not in the table, as programs of so many seeds; the first seeds of all cells come first."""
     done = {(row["cell"], int(row["seed"])) for row in read(path)}
-    programs = []
+    alike: dict[tuple[str, int, tuple[int, ...]], list[Cell]] = {}
     for cell in asked:
         seeds = range(cell.first_seed, cell.first_seed + cell.seeds)
         left = [seed for seed in seeds if (cell.name, seed) not in done]
-        programs += [(place, cell, left[place : place + lanes]) for place in range(0, len(left), lanes)]
-    return [(cell, seeds) for _, cell, seeds in sorted(programs, key=lambda each: each[0])]
+        for place in range(0, len(left), lanes):
+            alike.setdefault((cell.program, place, tuple(left[place : place + lanes])), []).append(cell)
+    programs = sorted(alike.items(), key=lambda each: each[0][1])
+    return [(cells, list(seeds)) for (_, _, seeds), cells in programs]
 
 
-def name_of(cell: Cell, seeds: list[int]) -> str:
+def name_of(cells: list[Cell], seeds: list[int]) -> str:
     """Of a run folder."""
-    return f"{cell.name}-s{seeds[0]}-{len(seeds)}"
+    probabilities = "-".join(f"p{cell.probability}" for cell in cells)
+    return f"{cells[0].program}-{probabilities}-s{seeds[0]}-{len(seeds)}"
 
 
-def run_side_by_side(todo: list[tuple[Cell, list[int]]], path: Path, args: argparse.Namespace) -> None:
+def run_side_by_side(todo: list[Program], path: Path, args: argparse.Namespace) -> None:
     """Each program in a process of its own: one compiles while another trains."""
     end, running = time.monotonic() + 60 * args.minutes, {}
     share = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -118,9 +130,10 @@ def run_side_by_side(todo: list[tuple[Cell, list[int]]], path: Path, args: argpa
     options += ["--episodes-scale", str(args.episodes_scale)]
     while todo or running:
         while todo and len(running) < args.jobs and time.monotonic() < end:
-            cell, seeds = todo.pop(0)
-            command = [sys.executable, __file__, "--cell", cell.name, "--seeds", *map(str, seeds), *options]
-            running[subprocess.Popen(command, env=share)] = name_of(cell, seeds)
+            cells, seeds = todo.pop(0)
+            names = [cell.name for cell in cells]
+            command = [sys.executable, __file__, "--cells", *names, "--seeds", *map(str, seeds), *options]
+            running[subprocess.Popen(command, env=share)] = name_of(cells, seeds)
         time.sleep(0.5)
         for process, name in list(running.items()):
             if process.poll() is not None:
@@ -133,34 +146,37 @@ def run_side_by_side(todo: list[tuple[Cell, list[int]]], path: Path, args: argpa
             return
 
 
-def train_and_evaluate(cell: Cell, args: argparse.Namespace) -> int:
+def train_and_evaluate(cells: list[Cell], args: argparse.Namespace) -> int:
     import qcrl
     from qcrl.algos.find import algorithms
 
-    begun, name = time.monotonic(), name_of(cell, args.seeds)
-    steps = max(1, round(args.steps_scale * algorithms()[cell.algorithm].lengths[cell.preset]))
-    more = {} if cell.budget is None else {"budget_input": cell.budget}
+    begun, name, first = time.monotonic(), name_of(cells, args.seeds), cells[0]
+    steps = max(1, round(args.steps_scale * algorithms()[first.algorithm].lengths[first.preset]))
+    more = {} if first.budget is None else {"budget_input": first.budget}
     run = qcrl.train(
-        cell.algorithm,
-        cell.environment,
-        qcrl.Outage(15, cell.probability),
+        first.algorithm,
+        first.environment,
+        [qcrl.Outage(15, cell.probability) for cell in cells],
         steps,
         args.seeds,
-        cell.preset,
+        first.preset,
         args.runs / name,
         progress=False,
         resume=True,
         **more,
     )
-    episodes = max(10, round(args.episodes_scale * cell.episodes))
-    found = qcrl.evaluate(run, episodes, progress=False)
     inputs = "budget" if run.config["algorithm"]["fields"]["budget_input"] else "plain"
-    rows = [
-        {"cell": cell.name, **dict(zip(COLUMNS, (*cell[:3], inputs, *cell[3:5], row.seed, episodes)))}
-        | {each: getattr(row, each) for each in MEASURED[:-1]}
-        | {"seconds": round(time.monotonic() - begun, 1)}
-        for row in found.per_lane
-    ]
+    rows = []
+    for cell in cells:
+        episodes = max(10, round(args.episodes_scale * cell.episodes))
+        asked = {"probability": cell.probability} if len(cells) > 1 else {}
+        found = qcrl.evaluate(run, episodes, progress=False, **asked)
+        rows += [
+            {"cell": cell.name, **dict(zip(COLUMNS, (*cell[:3], inputs, *cell[3:5], row.seed, episodes)))}
+            | {each: getattr(row, each) for each in MEASURED[:-1]}
+            | {"seconds": round(time.monotonic() - begun, 1)}
+            for row in found.per_lane
+        ]
     append(args.runs / f"{name}.csv", rows)
     return 0
 

@@ -1,6 +1,7 @@
 """Environments for the tests of host rollouts. Worker processes import them from here."""
 
 import os
+import random
 import signal
 import time
 from collections import Counter
@@ -230,6 +231,35 @@ class Drawn(Ragged):
         return np.full((24, 48, 3), 20 * self.time, np.uint8)
 
 
+class InPlace(gymnasium.Env):
+    """Walks to the right by one a step, and observes one array that it changes in place. Episodes have 5 steps."""
+
+    observation_space = Box(0.0, 9.0, (1,))
+    action_space = Discrete(2)
+
+    def __init__(self, nested=False):
+        self.nested, self.place = nested, np.zeros(1, np.float32)
+        if nested:
+            self.observation_space = Dict({"place": self.observation_space})
+
+    def observe(self):
+        return {"place": self.place} if self.nested else self.place
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place[:] = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.place += 1
+        return self.observe(), 0.0, False, bool(self.place[0] == 5), {}
+
+
+def moved(obs, action, next_obs, info):
+    before, after = (each["place"] if isinstance(each, dict) else each for each in (obs, next_obs))
+    return float(np.abs(after - before).sum())
+
+
 class Deaf(gymnasium.Env):
     """Ignores seeds: every instance draws the same row of episodes, from a generator that a part of it keeps."""
 
@@ -248,3 +278,43 @@ class Deaf(gymnasium.Env):
 
     def step(self, action):
         return self.reset()[0], 0.0, True, False, {"cost": 1.0}
+
+
+class Late(gymnasium.Env):
+    """Ignores seeds, which the first observation does not show: ten steps that a generator of its own decides."""
+
+    observation_space = Box(0.0, 1.0, (1,))
+    action_space = Discrete(2)
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        drawn = self.rng.random()
+        return np.array([drawn], np.float32), 0.0, False, self.time == 10, {"cost": float(drawn > 0.5)}
+
+
+class LateByPython(Late):
+    """With a generator of Python's."""
+
+    def __init__(self):
+        self.rng = random.Random(0)
+
+
+class LateAndHidden(Late):
+    """With a generator that nobody finds."""
+
+    def __init__(self):
+        self.rng = Hidden()
+
+
+class Hidden:
+    __slots__ = ("random",)
+
+    def __init__(self):
+        self.random = np.random.default_rng(0).random

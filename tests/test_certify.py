@@ -17,6 +17,7 @@ from qcrl.evaluation import plan as plans
 from qcrl.evaluation.calibrate import Measured
 from qcrl.evaluation.certificate import read_certificate
 from qcrl.evaluation.certify import certify_all, choose
+from qcrl.evaluation.evaluate import Player
 from qcrl.evaluation.verify import verify
 from qcrl.runs import checkpoints
 from qcrl.runs.lane import Lane
@@ -104,7 +105,8 @@ def test_every_certificate_of_a_call_shares_the_confidence(fake, tmp_path):
     assert second.upper_bound == pytest.approx(less.proportion_ci(0.975, "exact").high)
     with pytest.raises(UserError, match="would need 2 certificates"):
         qcrl.certify(folder)
-    assert qcrl.certify(folder, probability=0.2, episodes=500, progress=False).certified_together == 1
+    alone = qcrl.certify(folder, 0.9, probability=0.2, episodes=500, deterministic=True, progress=False)
+    assert (alone.certified_together, alone.attempt, alone.spent) == (1, 2, first.error + second.error)
 
 
 def test_the_choice_prefers_return_among_those_that_seem_safe():
@@ -243,7 +245,62 @@ def test_a_second_attempt_spends_error_and_a_third_has_none(run):
         (run / certificate.file).rename(run / "earlier" / "iteration-1" / certificate.file)
     with pytest.raises(UserError, match="attempt 3 to certify a policy of this run"):
         qcrl.certify(run, seed=0, promise=0.3, deterministic=True, progress=False)
-    assert qcrl.certify(run, seed=1, promise=0.3, deterministic=True, progress=False).attempt == 1
+    # Where a certificate is missing, its number is not given again.
+    (run / "earlier" / "iteration-1" / first.file).unlink()
+    third = qcrl.certify(run, seed=0, promise=0.3, deterministic=True, progress=False)
+    assert (third.attempt, third.spent) == (3, second.error)
+
+
+def test_all_lanes_of_a_run_share_one_error(run):
+    """Ten seeds, each certified on its own with an error of .05, would err in up to 40% of runs."""
+    options = dict(promise=0.4, episodes=100, deterministic=True, progress=False)
+    first = qcrl.certify(run, seed=0, **options)
+    for other in (dict(seed=1), dict(seed=0, promise=0.3), dict(every_seed=True)):
+        with pytest.raises(UserError, match=r"attempt 2 to certify .* those before have spent an error of 0\.05"):
+            certify_all(run, **options | other)
+    (again,) = certify_all(run, **options)  # the choice falls on the same policy, which has the same episodes
+    assert (again.attempt, again.outages, again.sha256 == first.sha256) == (1, first.outages, False)
+    assert qcrl.certify(run, seed=0, **options) == first
+    second = qcrl.certify(run, 0.9, seed=1, **options)
+    assert (second.attempt, second.spent, second.error) == (2, first.error, pytest.approx(0.05))
+    assert "for all 2 attempts of this run" in str(second)
+    assert qcrl.certify(run, 0.9, seed=1, **options) == second
+
+
+def test_certificates_of_one_call_are_one_attempt_also_where_it_was_interrupted(run):
+    options = dict(promise=0.4, episodes=100, deterministic=True, progress=False)
+    qcrl.certify(run, seed=0, **options)
+    made = certify_all(run, 0.9, every_seed=True, **options)
+    assert [each.attempt for each in made] == [2, 2, 2]
+    assert sum(each.error for each in made) == pytest.approx(0.05)
+    assert all(verify(run / each.file, progress=False) == (each, None) for each in made)
+    (run / made[2].file).unlink()
+    assert certify_all(run, 0.9, every_seed=True, **options) == made
+    # What another call spent in between counts.
+    (run / made[2].file).unlink()
+    qcrl.certify(run, 0.8, seed=0, **options)
+    with pytest.raises(UserError, match="attempt 4"):
+        certify_all(run, 0.9, every_seed=True, **options)
+
+
+def test_a_bad_key_is_found_before_any_episode(run, monkeypatch):
+    pytest.importorskip("cryptography")
+    monkeypatch.setattr(Player, "play", lambda *how: pytest.fail("episodes were run"))
+    for options in (dict(seed=0, promise=0.2), dict(promise=0.2)):
+        with pytest.raises(UserError, match="cannot read nowhere"):
+            qcrl.certify(run, key="nowhere", progress=False, **options)
+
+
+def test_a_cost_of_one_s_own_can_be_passed_as_for_an_evaluation(run):
+    certificate = qcrl.certify(run, seed=0, promise=0.2, deterministic=True, progress=False)
+    own = lambda obs, action, next_obs, info: 0.0
+    for look in (
+        lambda: qcrl.certify(run, seed=0, promise=0.2, cost=own),
+        lambda: qcrl.certify(run, promise=0.2, cost=own),
+        lambda: verify(run / certificate.file, cost=own),
+    ):
+        with pytest.raises(UserError, match="TwoPathEnv-v0 has its own; leave cost out"):
+            look()
 
 
 def test_a_sequential_certificate_stops_early_and_is_verified(run, capsys):

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from host_envs import Deaf, Faulty, Nested, Ragged, SixValues
+from host_envs import Deaf, Faulty, InPlace, Late, LateAndHidden, LateByPython, Nested, Ragged, SixValues, moved
 from qcrl.cli import main as cli
 from qcrl.envs.host.check import Report, check_env
 from qcrl.envs.host.environment import open_host
@@ -116,6 +116,37 @@ def test_an_environment_that_ignores_seeds_is_given_them():
     assert seen.holds
     assert seen.seen.endswith("which it ignores")
     assert "it ignores seeds" not in str(open_host(Steady))
+
+
+@pytest.mark.parametrize("make", [Late, LateByPython])
+def test_seeds_that_are_ignored_after_the_first_observation_are_noticed(make, capsys):
+    env = open_host(make)
+    assert "it ignores seeds" in str(env)
+    with closing(env.fleet(3)) as fleet:
+        fleet.reset([1, 2, 1])
+        first, other, again = np.array([fleet.step(np.zeros(3, int)).obs[:, 0] for _ in range(9)]).T
+    assert first.tolist() == again.tolist() != other.tolist()
+    seen = {check.name: check for check in check_env(make).checks}
+    assert seen["seeds reproduce"].seen.endswith("which it ignores")
+    assert all(check.holds for check in seen.values() if check.name != "time limits are reported as truncated")
+    assert not capsys.readouterr().err
+
+
+def test_instances_that_repeat_each_other_are_told(capsys):
+    assert "it ignores seeds" not in str(open_host(LateAndHidden))
+    err = " ".join(capsys.readouterr().err.split())
+    assert err.startswith("warning: host_envs:LateAndHidden: its instances have the same episodes, although")
+    assert failing(check_env(LateAndHidden)) == ["seeds reproduce"]
+    for sound in (Ragged, Steady, Unseeded):  # the first observes its instance's episode, the last never repeats
+        open_host(sound)
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_costs_of_observations_that_are_changed_in_place(nested):
+    report = check_env(lambda: InPlace(nested), moved, episodes=2)
+    assert report.costs.tolist() == [5.0, 5.0]
+    assert report.passed
 
 
 def test_a_time_limit_that_looks_like_an_end_is_pointed_out():

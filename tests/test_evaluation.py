@@ -217,6 +217,7 @@ def test_the_command_prints_a_table_and_where_it_is_written(run, capsys):
         ("--engine mjx", "invalid choice: 'mjx'"),
         ("--processes 0", "processes is 0"),
         ("--episode-seed -1", "episode_seed is -1"),
+        ("--promised --episode-seed -1", "episode_seed is -1"),
     ],
 )
 def test_mistakes_are_one_sentence(run, capsys, arguments, message):

@@ -13,7 +13,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import qcrl
-from host_envs import SMALL, Faulty, Mortal, Nested, Ragged, SixValues, Written, written
+from host_envs import SMALL, Faulty, InPlace, Mortal, Nested, Ragged, SixValues, Written, moved, written
 from qcrl.algos.ppo_lag import PPOLag
 from qcrl.envs.host.environment import open_host
 from qcrl.envs.host.spaces import Actions
@@ -65,8 +65,9 @@ def test_vector_environments_lose_no_cost_and_count_none_twice(kind, mode, tmp_p
 @pytest.mark.parametrize("workers", [0, 2])
 def test_own_environments_lose_no_cost_and_count_none_twice(workers, tmp_path, stack):
     collector, collect = open_rollout(stack, lambda: Written(Ragged(), tmp_path), workers=workers)
+    tried = written(tmp_path)
     rows = np.concatenate([collect()[0] for _ in range(3)], axis=1)[0]
-    assert Counter(cost for _, (_, cost) in collector.finished[0]) == written(tmp_path)
+    assert Counter(cost for _, (_, cost) in collector.finished[0]) == written(tmp_path) - tried
     ended = rows[..., 8:10].any(axis=-1)
     assert (rows[1:, :, :2] == np.where(ended[:-1, :, None], rows[1:, :, :2], rows[:-1, :, 2:4])).all()
     assert sorted(rows[..., -1][ended]) == pytest.approx(
@@ -139,6 +140,16 @@ def test_where_the_cost_comes_from_is_found_and_stated():
     fleet = given.fleet(1)
     before = fleet.reset([3])
     assert fleet.step(np.array([1])).cost == pytest.approx(before[0, 0] ** 2)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_cost_function_is_given_observations_as_they_were(nested):
+    fleet = open_host(lambda: InPlace(nested), moved).fleet(1)
+    fleet.reset([0])
+    assert [fleet.step(np.array([0])).cost[0, 0] for _ in range(7)] == [1.0] * 7
+    inside = fleet.envs[0].env
+    fleet.envs[0].raw_reset(0)
+    assert fleet.envs[0].raw_step(0).obs is inside.observe() or nested  # wrappers are given what it returns
 
 
 def test_actions_are_mapped_from_minus_one_to_one_onto_the_bounds():

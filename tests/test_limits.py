@@ -1,5 +1,7 @@
 """One policy for every limit: what is drawn, the multiplier over the ranges, and what is learned on two routes."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import jax
@@ -17,7 +19,8 @@ from qcrl.envs.drawing import Drawing
 from qcrl.envs.two_path import TwoPathEnv
 from qcrl.evaluation.verify import verify
 from qcrl.nets.network import Inputs
-from qcrl.runs import lane
+from qcrl.runs import checkpoints, lane
+from qcrl.runs.folder import load
 from qcrl.sampling.record import Episodes, Window
 from qcrl.show.figures import plot
 from qcrl.show.report import content
@@ -163,7 +166,8 @@ def test_it_is_evaluated_certified_and_drawn_at_the_limits_that_are_asked_for(ru
     certificate = qcrl.certify(run, limit=30, promise=0.3, progress=False)
     assert certificate.verdict == "certified"
     assert certificate.at_run_time
-    assert certificate.file == "certificate-seed0-p0.1-d15to30-at-p0.3-d30.json"
+    assert certificate.file == "certificate-seed0-p0.1-d15to30-at-p0.1-d30-promise0.3.json"
+    assert replace(certificate, trained_probability=0.05).file != certificate.file
     assert verify(run.path / certificate.file, progress=False)[1] is None
     (row,) = qcrl.evaluate(run, 400, promised=True, progress=False).per_lane
     assert (row.limit, row.probability) == (30, 0.3)
@@ -191,6 +195,21 @@ def test_it_is_evaluated_certified_and_drawn_at_the_limits_that_are_asked_for(ru
     np.testing.assert_array_equal(
         same(obs, same.initial(), rng=0)[0], run.policy()(obs, run.policy().initial(limit=20), rng=0)[0]
     )
+
+
+def test_a_certificate_chosen_among_seeds_at_a_limit_of_the_range_is_verified(run, tmp_path):
+    """The second seed is a copy of the first."""
+    copy = load(shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("certificate-*")))
+    (own,) = copy.lanes
+    other = replace(own, seed=1)
+    path = shutil.copy(copy.policy_file(own), copy.path / "policies" / f"{other}.safetensors")
+    checkpoints.adopt(path, path, {"seed": 1})
+    config = json.loads((copy.path / "config.json").read_text())
+    config["lanes"].append(other.as_dict())
+    (copy.path / "config.json").write_text(json.dumps(config))
+    certificate = qcrl.certify(copy.path, limit=30, promise=0.3, episodes=100, progress=False)
+    assert {row["lane"] for row in certificate.calibration} == {"seed0-p0.1-d30", "seed1-p0.1-d30"}
+    assert verify(copy.path / certificate.file, progress=False) == (certificate, None)
 
 
 @pytest.mark.large

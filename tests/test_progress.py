@@ -12,6 +12,7 @@ import pytest
 
 import qcrl
 from host_envs import SMALL, Ragged
+from qcrl.envs.host.environment import open_host
 from qcrl.training.interruption import Interrupted
 from qcrl.training.sinks import terminal
 from qcrl.training.sinks.terminal import Display
@@ -36,11 +37,14 @@ class Interrupting(Ragged):
 def test_ctrl_c_acts_within_a_step_and_the_run_goes_on(tmp_path, monkeypatch, step):
     """An iteration is 80 steps: the first is broken off, or the second."""
     monkeypatch.setattr(Interrupting, "steps", 0)
-    monkeypatch.setattr(Interrupting, "at", step)
+    open_host(Interrupting)
+    at = Interrupting.steps + step  # the steps with which it is tried before a training
+    monkeypatch.setattr(Interrupting, "steps", 0)
+    monkeypatch.setattr(Interrupting, "at", at)
     settings = {"steps": 160, "out": tmp_path / "run", "progress": False, **SMALL}
     with pytest.raises(Interrupted, match="stopped and saved"):
         qcrl.train("ppo_lag", Interrupting, CONSTRAINT, **settings)
-    assert Interrupting.steps == step
+    assert Interrupting.steps == at
     assert len(qcrl.load(tmp_path / "run").metrics["iteration"]) == step // 80
     monkeypatch.setattr(Interrupting, "at", 0)
     run = qcrl.train("ppo_lag", Interrupting, CONSTRAINT, resume=True, **settings)

@@ -1,26 +1,36 @@
 """From a promise to a certificate: targets, calibration, mixtures, advice, and how often the procedure is wrong."""
 
+import contextlib
 import json
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 from scipy import stats
 
 import qcrl
+from host_envs import Ragged
 from qcrl import Outage, UserError
 from qcrl.bench.certificates import simulate
 from qcrl.cli.main import main
+from qcrl.cli.promised import finish
 from qcrl.envs import make
 from qcrl.evaluation import plan as plans
+from qcrl.evaluation.advice import advice
 from qcrl.evaluation.aim import POWER, afforded, aimed_by, target
-from qcrl.evaluation.calibrate import Measured, calibrate, choose, shortest
+from qcrl.evaluation.calibrate import Candidate, Measured, calibrate, choose, shortest
+from qcrl.evaluation.certificate import earlier_certificates
 from qcrl.evaluation.certify import certify_all
 from qcrl.evaluation.evaluate import Player
-from qcrl.evaluation.promise import HOPELESS, CannotCertify, keep
+from qcrl.evaluation.promise import HOPELESS, CannotCertify, Outcome, keep
 from qcrl.evaluation.verify import verify
+from qcrl.runs.lane import Lane
 from qcrl.runs.policy import Policy
+from qcrl.training import loop
 from test_evaluation import RISKY, SAFE, write_run
 
 pytest_plugins = ["fakes"]
@@ -178,6 +188,98 @@ def test_a_promise_that_nothing_can_keep_costs_no_attempt_and_gets_advice(run, c
     with pytest.raises(CannotCertify, match="none of 2 policies"):
         qcrl.certify(run, promise=0.06, deterministic=True, progress=False)
     assert keep(run, 0.1, deterministic=True, progress=False).certificate.attempt == 1
+
+
+def test_advice_where_no_number_of_episodes_helps(monkeypatch):
+    monkeypatch.setattr("qcrl.stats.outage_interval", lambda outages, episodes: (0.08, 0.09999))
+    candidate, found = Candidate(Lane(0, (Outage(15.0, 0.1),), 0.1), Path()), Measured(10_000, 990, 1.0)
+    text = advice(SimpleNamespace(config={}), [candidate], [found], choose([found], PLAN, POWER), PLAN, 0.09)
+    assert "train anew with --promise 0.1 --outage 0.0" in text
+    assert "--episodes" not in text
+
+
+@pytest.mark.parametrize(("outages", "verdict"), [(90, "undecided"), (130, "violated")])
+def test_the_last_words_say_what_to_do_after_an_attempt_that_failed(run, capsys, monkeypatch, outages, verdict):
+    made = keep(run, 0.15, deterministic=True, progress=False).certificate
+    failed = replace(made, verdict=verdict, looks=[1000], certify_at=[80], episodes=1000, outages=outages)
+    last = {"undecided": "cannot tell; train anew", "violated": "does not keep the promise; train anew"}[verdict]
+    monkeypatch.setattr("qcrl.evaluation.promise.keep", lambda run, **options: Outcome(failed, "Chosen"))
+    monkeypatch.setattr("qcrl.cli.promised._show", lambda run: None)
+    assert main(f"certify {run} --promise 0.15".split()) == 1
+    assert last in capsys.readouterr().out.splitlines()[-1]
+    assert finish(qcrl.load(run), Outcome(failed, "Chosen")) == 1
+    assert last in capsys.readouterr().out.splitlines()[-1]
+    assert finish(qcrl.load(run), Outcome(None, "none of 2; train anew")) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "None of 2; train anew."
+
+
+def test_a_promise_without_a_number_is_that_of_the_training(run, capsys):
+    config = json.loads((run / "config.json").read_text())
+    kept = {"probability": 0.15, "confidence": 0.9, "episodes": 5000}
+    (run / "config.json").write_text(json.dumps(config | {"promise": kept}))
+    assert main(f"certify {run} --promise --deterministic".split()) == 0
+    (certificate,) = earlier_certificates(qcrl.load(run))
+    assert (certificate.probability, certificate.confidence) == (0.15, 0.9)
+    assert certificate.looks[-1] <= 5000
+    assert main(f"certify {run} --promise --confidence 0.8 --episodes 300 --deterministic".split()) in (0, 1)
+    assert {each.confidence for each in earlier_certificates(qcrl.load(run))} == {0.9, 0.8}
+
+
+def test_a_torn_policy_among_the_recent_ones_is_one_sentence(run, capsys):
+    path = run / "policies" / "recent" / "seed0-p0.1-d15-i3.safetensors"
+    path.parent.mkdir()
+    path.write_bytes((run / "policies" / "seed0-p0.1-d15.safetensors").read_bytes()[:200])
+    assert main(f"certify {run} --promise 0.15".split()) == 2
+    err = capsys.readouterr().err
+    assert "i3.safetensors is not a complete file" in err
+    assert err.count("\n") == 1
+
+
+def test_an_attempt_is_the_same_only_while_its_policy_is_there(run, monkeypatch):
+    """Error that is spent is said before anything is trained or measured."""
+    first = keep(run, 0.15, deterministic=True, progress=False).certificate
+    assert keep(run, 0.15, deterministic=True, progress=False).certificate == first
+    config = json.loads((run / "config.json").read_text())
+    monkeypatch.setattr(Player, "play", lambda *how, **more: pytest.fail("episodes were run"))
+    monkeypatch.setattr(loop, "train", lambda *how, **more: pytest.fail("it was trained"))
+    again = dict(steps=2 * config["steps"], seeds=2, out=run, resume=True)
+    with pytest.raises(UserError, match="attempt 2 to certify a policy of this run"):
+        qcrl.train("fake", "TwoPathEnv-v0", Outage(15, 0.1), promise=0.15, **again)
+    (run / first.policy).unlink()
+    with pytest.raises(UserError, match="attempt 2 to certify a policy of this run"):
+        keep(run, 0.15, deterministic=True, progress=False)
+
+
+def test_a_training_goes_on_with_the_aim_it_began_with_and_hands_its_workers_on(run, monkeypatch):
+    config = json.loads((run / "config.json").read_text())
+    kept = {"promise": {"probability": 0.15, "confidence": 0.95, "episodes": 20_000}, "probabilities": [0.123]}
+    (run / "config.json").write_text(json.dumps(config | kept))
+    trained, certified = [], []
+    monkeypatch.setattr(loop, "train", lambda *how, **more: trained.append(how[2]))
+    monkeypatch.setattr("qcrl.evaluation.promise.keep", lambda *how, **more: certified.append(more["processes"]))
+    more = dict(steps=3 * config["steps"], seeds=2, out=run, promise=0.15)
+    for options in (dict(resume=True, workers=3), dict(resume=True, confidence=0.9), {}):
+        with contextlib.suppress(TypeError):  # no outcome comes of these
+            qcrl.train("fake", "TwoPathEnv-v0", Outage(15, 0.15), **more, **options)
+    assert trained[0] == [Outage(15, 0.123)]
+    assert all(0.123 < each.probability < 0.15 for each in (*trained[1], *trained[2]))
+    assert certified == [3, None, None]
+
+
+@pytest.mark.parametrize(
+    ("env", "constraint", "options", "message"),
+    [
+        ("TwoPathEnv-v0", [Outage(15, 0.1), Outage(20, 0.1)], {}, "several limits are given"),
+        ("TwoPathEnv-v0", Outage(15, 0.1), {"key": "nowhere"}, "cannot read nowhere"),
+        (SyncVectorEnv([Ragged] * 2), Outage(15, 0.1), {}, "is a vector environment; to promise, give the function"),
+    ],
+)
+def test_what_cannot_be_certified_is_not_trained(fake, tmp_path, env, constraint, options, message):
+    if options:
+        pytest.importorskip("cryptography")
+    with pytest.raises(UserError, match=message):
+        qcrl.train("fake", env, constraint, steps=160_000, out=tmp_path / "run", promise=0.1, **options)
+    assert not (tmp_path / "run").exists()
 
 
 def test_advice_to_train_on_where_the_target_is_not_reached_yet(fake, tmp_path):

@@ -215,6 +215,10 @@ def test_certificates_show_each_constraint_at_the_full_confidence(run, tmp_path)
     assert certificate.outages == first["outages"]
     assert "all together" in str(certificate)
     assert verify(copy.path / certificate.file, env=ThreeRoutes(), progress=False)[1] is None
+    with pytest.raises(UserError, match="attempt 2 to certify"):  # another second promise is another attempt
+        qcrl.certify(copy, env=ThreeRoutes(), promise=[0.4, 0.3], episodes=1500, progress=False)
+    with pytest.raises(UserError, match="leave expected out"):
+        qcrl.certify(copy, env=ThreeRoutes(), promise=[0.4, 0.35], expected=0.1, progress=False)
     changed = json.loads((copy.path / certificate.file).read_text())
     changed["constraints"][1]["outages"] -= 1
     (copy.path / "certificate-changed.json").write_text(json.dumps(changed))

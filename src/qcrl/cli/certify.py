@@ -18,7 +18,10 @@ THE_RUN_S = object()
 def command(parser: Parser, arguments: list[str]) -> Handler:
     parser.add_argument("run", metavar="RUN", nargs="?", help="run folder (default with --verify: where FILE is)")
     parser.add_argument(
-        "--confidence", type=float, default=0.95, metavar="C", help="of all certificates together (default: 0.95)"
+        "--confidence",
+        type=float,
+        metavar="C",
+        help="of all certificates together (default: 0.95; where --promise has no number, that of the training)",
     )
     parser.add_argument(
         "--promise",
@@ -41,7 +44,10 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
     )
     parser.add_argument("--power", type=float, metavar="C", help="chance to certify the expected outage (default: 0.8)")
     parser.add_argument(
-        "--episodes", type=int, metavar="N", help="how many (default: what --expected and --power ask for)"
+        "--episodes",
+        type=int,
+        metavar="N",
+        help="how many (default: what --expected and --power ask for; with --promise, what its training affords)",
     )
     parser.add_argument(
         "--every-seed", action="store_true", help="certify each seed instead of choosing one (default: off)"
@@ -75,12 +81,17 @@ def run(args: argparse.Namespace) -> int:
     from qcrl.runs.folder import load
 
     run = load(options.pop("run"))
+    kept = run.config.get("promise", {}) if args.promise is THE_RUN_S else {}
     if args.promise is THE_RUN_S:
-        options["promise"] = run.config.get("promise", {}).get("probability", run.lanes[0].probability)
+        options["promise"] = kept.get("probability", run.lanes[0].probability)
     options = {name: value for name, value in options.items() if value is not None and value is not False}
+    if "confidence" in kept:
+        options.setdefault("confidence", kept["confidence"])
     if "promises" in options:
         options["promise"] = options.pop("promises")
     if is_promise(run, options):
+        if "episodes" in kept:
+            options.setdefault("episodes", kept["episodes"])
         return keep_promise(run, options)
     for certificate in certify_all(run, **options):
         print(certificate)
@@ -91,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def keep_promise(run: "Run", options: Settings) -> int:
+    from qcrl.evaluation.advice import after
     from qcrl.evaluation.promise import keep
 
     outcome = keep(run, **options)
@@ -99,7 +111,10 @@ def keep_promise(run: "Run", options: Settings) -> int:
         return 1
     print(outcome.certificate)
     print(f"Written: {run.path / outcome.certificate.file}, of {run.path / outcome.certificate.policy}")
-    return 0 if outcome.certificate.verdict == "certified" else 1
+    if outcome.certificate.verdict != "certified":
+        print(after(outcome.certificate))
+        return 1
+    return 0
 
 
 def verify(file: str, options: Settings) -> int:

@@ -40,20 +40,26 @@ def promise_of(args: argparse.Namespace, stored: Settings) -> float | None:
 
 def finish(run: "Run", outcome: "Outcome") -> int:
     """Say what came of the promise, and show the policy where that can be done."""
-    from qcrl.training.claim import trusting  # not above: --help need not wait for JAX
+    from qcrl.evaluation.advice import after  # not above: --help need not wait for JAX
+    from qcrl.training.claim import trusting
 
     certificate = outcome.certificate
-    print(f"{outcome.text[0].upper()}{outcome.text[1:]}".rstrip(".") + ".")
+    text = f"{outcome.text[0].upper()}{outcome.text[1:]}".rstrip(".") + "."
     if certificate is not None:
+        print(text)
         print(certificate)
         print(f"Certificate: {run.path / certificate.file}")
         print(f"Policy: {run.path / certificate.policy}")
     if run.config["environment"]["id"] in ENVIRONMENT_IDS:
         _show(run)
     print(f"Run folder: {run.path}")
-    if certificate is not None:
+    if certificate is None:
+        print(text)  # last, since it says what to do
+    else:
         trust = trusting(run.config)
         print(f"Next: qcrl certify --verify {run.path / certificate.file}{trust}, qcrl evaluate {run.path}{trust}")
+        if certificate.verdict != "certified":
+            print(after(certificate))
     return 0 if certificate is not None and certificate.verdict == "certified" else 1
 
 

@@ -234,18 +234,20 @@ def _with_defaults(args: argparse.Namespace) -> Settings:
             "preset": stored["preset"],
             "cost": stored["environment"].get("cost"),
             "lanes": stored["lanes"],
+            **stored.get("stepping", {}),
         }
         kept = stored.get("promise", {})
         if defaults["env"] in ENVIRONMENT_IDS and stored["environment"]["costs"] != ["cost"]:
             defaults["cost"] = stored["environment"]["costs"]
         if args.algo in (None, defaults["algo"]) and args.preset in (None, defaults["preset"]):
             defaults["algorithm"] = hyperparameters.from_json(stored["algorithm"])
-    defaults |= {name: kept[name] for name in ("confidence", "episodes") if name in kept}
+    defaults |= {name: kept[name] for name in ("confidence", "episodes", "key") if name in kept}
     given = {
         name: default if getattr(args, name, None) is None else getattr(args, name)
         for name, default in defaults.items()
     }
     given["promise"] = promised.promise_of(args, kept)
+    given["sequential"] = args.sequential or kept.get("sequential", False)
     if given["promise"] is not None and args.outage is None and not kept:
         given["outage"] = [given["promise"]]
     return given

@@ -14,7 +14,7 @@ from qcrl.evaluation.plan import Plan
 from qcrl.kinds import Json
 from qcrl.runs import shapes
 from qcrl.runs.folder import Run
-from qcrl.runs.lane import Lane
+from qcrl.runs.lane import Lane, shortest
 
 LONGEST_KEY = 2**16
 """Bytes of a file that may be a key."""
@@ -51,9 +51,9 @@ class Certificate:
     certified_together: int
     """Certificates that share the error 1 - confidence evenly."""
     attempt: int
-    """1 + how many certificates of this run, for the same choice of policies, were made before."""
+    """1 + the highest number of those that the run had before; certificates that are made together have one."""
     spent: float
-    """The error of those."""
+    """The error of all those before; of certificates that are made together, each bears an even share of it."""
     error: float
     """What is left for this one: the probability of a false certificate where the outage equals the promise."""
     expected: float | None
@@ -77,7 +77,7 @@ class Certificate:
     candidates: int
     """Policies that this one was chosen from."""
     selection_episodes: int
-    """Per candidate, other episodes than those that certify; 0 where nothing was chosen."""
+    """Of the candidate with the fewest, other episodes than those that certify; 0 where nothing was chosen."""
     calibration: list[Json]
     """What those told of every candidate: its file, its hash, outages and mean return."""
     parts: list[Json]
@@ -111,10 +111,16 @@ class Certificate:
         return Plan(self.probability, self.error, looks, low, high, self.spending)
 
     @property
+    def promises(self) -> tuple[float, ...]:
+        """Of each outage constraint, where several constraints hold together."""
+        return tuple(row["promise"] for row in self.constraints if "outages" in row)
+
+    @property
     def file(self) -> str:
         """Its name in the run folder."""
         again = f"-attempt{self.attempt}" if self.attempt > 1 else ""
-        asked = f"-at-p{self.probability:g}-d{self.limit:g}" if self.at_run_time else ""
+        asked = f"-at-p{shortest(self.trained_probability)}-d{shortest(self.limit)}-promise{shortest(self.probability)}"
+        asked = asked if self.at_run_time else ""
         return f"certificate-{Path(self.policy).stem}{asked}{again}.json"
 
     def digest(self) -> str:
@@ -129,10 +135,10 @@ class Certificate:
         except ValueError:  # numbers that JSON has no word for
             return False
 
-    def sealed(self, key: str | Path | None = None) -> "Certificate":
-        """With its hash, and signed where there is a private key."""
+    def sealed(self, private: Any = None) -> "Certificate":
+        """With its hash, and signed where there is a private key, as `signing_key` reads it."""
         digest = self.digest()
-        return replace(self, sha256=digest, signature=None if key is None else sign(digest, key))
+        return replace(self, sha256=digest, signature=None if private is None else sign(digest, private))
 
     def __repr__(self) -> str:
         return f"<Certificate {self}>"
@@ -146,7 +152,7 @@ class Certificate:
         if self.certified_together > 1:
             level += f" for all {self.certified_together} certificates"
         if self.attempt > 1:
-            level += f" for all {self.attempt} attempts"
+            level += f" for all {self.attempt} attempts of this run"
         mixed = f", a mixture of {len(self.parts)} policies" if self.parts else ""
         bounds = f"upper bound {self.upper_bound:.4f}, lower bound {self.lower_bound:.4f}, each one-sided"
         name = Path(self.policy).stem
@@ -163,7 +169,7 @@ def canonical_hash(content: Json) -> str:
 
 
 def episode_seed(policy_sha256: str, environment: Json, engine: str, deterministic: bool, attempt: int) -> int:
-    """Which episodes certify. Another plan for the same policy looks at the same ones, and gets no other chance."""
+    """Which episodes certify. Another plan for the same policy is the next attempt, which gets others."""
     measured = {
         "policy": policy_sha256,
         "environment": environment,
@@ -180,16 +186,17 @@ def write_certificate(run: Run, certificate: Certificate) -> Path:
     return path
 
 
-def earlier_certificates(run: Run, lanes: Sequence[Lane]) -> list[Certificate]:
-    """Those of this run whose policy was one of these lanes, also those set aside when training went on."""
-    found = []
+def earlier_certificates(run: Run, lanes: Sequence[Lane] | None = None) -> list[Certificate]:
+    """Those of this run, or of these lanes of it, also those set aside when training went on; copies count once."""
+    found: dict[str, Certificate] = {}
     for path in sorted([*run.path.glob("certificate-*.json"), *run.path.glob("earlier/*/certificate-*.json")]):
         try:
-            found.append(read_certificate(path))
+            certificate = read_certificate(path)
         except UserError:
             continue  # it certifies nothing, so it has spent nothing
-    names = {str(lane) for lane in lanes}
-    return [certificate for certificate in found if str(certificate.lane) in names]
+        found[certificate.sha256] = certificate
+    names = None if lanes is None else {str(lane) for lane in lanes}
+    return [certificate for certificate in found.values() if names is None or str(certificate.lane) in names]
 
 
 def read_certificate(file: str | Path) -> Certificate:
@@ -208,11 +215,18 @@ def read_certificate(file: str | Path) -> Certificate:
     return Certificate(**content)
 
 
-def sign(digest: str, key: str | Path) -> Json:
-    """The signature of a hash with the private key in this file."""
+def signing_key(key: Any) -> Any:
+    """The private key in this file. It is read once, before any episode is run: it may be bad, or a pipe."""
+    if key is None or hasattr(key, "sign"):
+        return key
     private = _read_key(key)
     if not hasattr(private, "sign"):
         raise UserError(f"{key} holds a public key, which can only verify; to sign, give the private one")
+    return private
+
+
+def sign(digest: str, private: Any) -> Json:
+    """The signature of a hash with a private key."""
     value = private.sign(bytes.fromhex(digest))
     return {"algorithm": "Ed25519", "public_key": _public_bytes(private).hex(), "value": value.hex()}
 

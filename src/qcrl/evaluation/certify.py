@@ -1,6 +1,6 @@
 """Certificates: an exact one-sided bound on the outage of a policy, from episodes that nothing was chosen by."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ from rich.console import Console
 from qcrl import stats
 from qcrl.constraints import Constraint, Outage, exceeds
 from qcrl.envs.base import Description
+from qcrl.envs.host.costs import Costs
 from qcrl.errors import UserError
 from qcrl.evaluation import plan as plans
 from qcrl.evaluation import together
@@ -17,6 +18,7 @@ from qcrl.evaluation.certificate import (
     Certificate,
     earlier_certificates,
     episode_seed,
+    signing_key,
     write_certificate,
 )
 from qcrl.evaluation.evaluate import Player, choose_lanes, results_of, trained_environment, versions
@@ -86,7 +88,6 @@ class Attempt(NamedTuple):
     number: int
     spent: float
     plan: Plan
-    seed: int
 
 
 def certify(run: str | Path | Run, confidence: float = 0.95, **options: Any) -> Certificate:
@@ -121,6 +122,7 @@ def certify_all(
     selection_episodes: int = SELECTION_EPISODES,
     key: str | Path | None = None,
     env: object = None,
+    cost: Costs = None,
     processes: int | None = None,
     progress: bool = True,
 ) -> list[Certificate]:
@@ -128,20 +130,21 @@ def certify_all(
 
     Of several seeds one is chosen, by `selection_episodes` episodes each that are not used again.
 
-    confidence: of all certificates of this call, and of all attempts at these policies so far. The episodes follow from
-        the policy and from the number of the attempt. The same call again is the same attempt.
+    confidence: of all certificates of this call, and of all attempts of the run so far. The episodes follow from the
+        policy and from the number of the attempt. The same call again is the same attempt.
     promise: outage to certify; the one that was trained for unless given. Where several constraints hold together, one
         for each outage constraint.
     expected: outage that the policy is thought to have, for the number of episodes; half the promise unless given.
     power: chance of the verdict "certified" if the policy has the expected outage.
     episodes: how many; those that `expected` and `power` ask for unless given.
     sequential: look several times, and stop as soon as the verdict is clear; `episodes` are then the most.
-    engine, deterministic, env, processes: as for `evaluate`.
+    engine, deterministic, env, cost, processes: as for `evaluate`.
     seed, probability, limit: only the lanes trained with these; of a policy that serves many, what it is asked for.
     every_seed: certify every seed instead of choosing one.
     key: file of an Ed25519 key that signs the certificates.
     """
     require_confidence(confidence)
+    key = signing_key(key)
     run = run if isinstance(run, Run) else load(run)
     groups = _candidates(choose_lanes(run, seed, probability, limit), every_seed)
     if selection_episodes < 1 and max(map(len, groups)) > 1:
@@ -149,11 +152,15 @@ def certify_all(
             f"selection_episodes is {selection_episodes}, but choosing among {max(map(len, groups))} seeds takes at "
             "least 1 episode each; give more, or certify one seed (seed) or each of them (every_seed)"
         )
-    play = Player(run, trained_environment(run, env), engine, deterministic, processes, progress)
+    play = Player(run, trained_environment(run, env, cost), engine, deterministic, processes, progress)
     console = Console(stderr=True, quiet=not progress)
     asked = {}
     for group in groups:
         if len(group[0].constraints) > 1:
+            if expected is not None:
+                raise UserError(
+                    f"{group[0]} has several constraints, each with an outage of its own; leave expected out"
+                )
             asked[group] = _asked_together(group[0], promise, confidence, len(groups), power, episodes, sequential)
             continue
         if isinstance(promise, Sequence):
@@ -165,7 +172,7 @@ def certify_all(
             wanted = wanted._replace(expected=None, power=None)
         wanted.plan((1 - confidence) / len(groups))  # what cannot work is said before anything is run
         asked[group] = wanted, outage
-    certificates = []
+    certificates: list[Certificate] = []
     for group, (wanted, outage) in asked.items():
         chosen = Chosen(group[0], run.policy_file(group[0]))
         if len(group) > 1:
@@ -175,36 +182,43 @@ def certify_all(
             best = choose(dict(zip(candidates, measured)), outage)
             rows = calibration_rows(run.path, candidates, measured)
             chosen = Chosen(*best, len(group), selection_episodes, rows)
-        certificates.append(certify_policy(play, group, chosen, wanted, key, console))
+        made = earlier_certificates(run)
+        certificates.append(certify_policy(play, made, chosen, wanted, key, console, certificates))
     return certificates
 
 
 def certify_policy(
     play: Player,
-    group: Sequence[Lane],
+    made: Sequence[Certificate],
     chosen: Chosen,
     asked: Asked,
-    key: str | Path | None = None,
+    key: Any = None,
     console: Console | None = None,
+    call: Sequence[Certificate] = (),
 ) -> Certificate:
-    """Run the episodes that certify one policy, chosen among those of a group of lanes; write the certificate."""
+    """Run the episodes that certify one policy; write the certificate.
+
+    made: all certificates so far that share one error with this one, among them those of this call.
+    """
     run, environment = play.run, Description.of(play.env).as_dict()
     digest = file_hash(chosen.policy)
-    seed_of = lambda attempt: episode_seed(digest, environment, play.engine, play.deterministic, attempt)
-    attempt = _attempt(earlier_certificates(run, group), asked, digest, seed_of)
-    plan = attempt.plan
+    seeds = lambda number: episode_seed(digest, environment, play.engine, play.deterministic, number)
+    same = [c for c in made if (str(c.lane), c.episode_seed) == (str(chosen.lane), seeds(c.attempt))]
+    attempt = _attempt(made, asked, same, call)
+    plan, seed = attempt.plan, seeds(attempt.number)
     if console is not None:
         planned = "" if asked.power is None else f" ({asked.power:.3g} power if its outage is {asked.expected:.4g})"
         most = "at most " if len(plan.looks) > 1 else ""
         takes = f"outage <= {asked.promise:g} takes {most}{plan.episodes:,} fresh episodes{planned}"
-        console.print(f"Certifying {chosen.policy.stem}: {takes}", highlight=False, soft_wrap=True)
+        which = f"; this is attempt {attempt.number} of this run" if attempt.number > 1 else ""
+        console.print(f"Certifying {chosen.policy.stem}: {takes}{which}", highlight=False, soft_wrap=True)
     rows: list[Json] = []
     constraint: Constraint = chosen.lane.constraint
     if asked.promises:
         constraint = together.first_outage(chosen.lane)
-        verdict, counts, rows = together.count(play, chosen.lane, chosen.policy, plan, attempt.seed, asked.promises)
+        verdict, counts, rows = together.count(play, chosen.lane, chosen.policy, plan, seed, asked.promises)
     else:
-        verdict, counts = count_outages(play, chosen.lane, chosen.policy, plan, attempt.seed)
+        verdict, counts = count_outages(play, chosen.lane, chosen.policy, plan, seed)
     lower, upper = plan.bounds(len(counts) - 1, counts[-1])
     certificate = Certificate(
         verdict=verdict,
@@ -237,7 +251,7 @@ def certify_policy(
         selection_episodes=chosen.selection_episodes,
         calibration=list(chosen.calibration),
         parts=list(chosen.parts),
-        episode_seed=attempt.seed,
+        episode_seed=seed,
         versions=versions(play.engine),
         seed=chosen.lane.seed,
         learning_rate=chosen.lane.learning_rate,
@@ -289,29 +303,44 @@ def require_confidence(confidence: float) -> None:
         raise UserError(f"confidence is {confidence}, but it must lie strictly between 0 and 1; 0.95 means 95%")
 
 
-def error_left(made: Sequence[Certificate], confidence: float, together: int = 1) -> float:
-    """What the certificates made so far have left of the error."""
+def error_spent(made: Sequence[Certificate], confidence: float) -> float:
+    """By the certificates made so far. Raise where nothing is left at this confidence."""
     spent = sum(before.error for before in made)
-    left = (1 - confidence) / together - spent
-    if left <= NOTHING:
+    if 1 - confidence - spent <= NOTHING:
+        less = f"ask for less confidence, such as {1 - 2 * spent:.3g}, or " if spent < 0.5 else ""
         raise UserError(
-            f"this would be attempt {len(made) + 1} to certify a policy of this run, and the {len(made)} before have "
-            f"spent an error of {spent:.3g}, so that nothing is left at a confidence of {confidence:g}; ask for less "
-            f"confidence, such as {1 - 2 * together * spent:.3g}, or train anew in another folder"
+            f"this would be attempt {_next(made)} to certify a policy of this run, and those before have spent an "
+            f"error of {spent:.3g}, so that nothing is left at a confidence of {confidence:g}; {less}train anew in "
+            "another folder"
         )
-    return left
+    return spent
 
 
-def _attempt(made: Sequence[Certificate], asked: Asked, digest: str, seed_of: Callable[[int], int]) -> Attempt:
-    """An attempt that was made already, where the same is asked of the same policy; else the next one."""
+def _attempt(
+    made: Sequence[Certificate], asked: Asked, same: Sequence[Certificate], call: Sequence[Certificate]
+) -> Attempt:
+    """An attempt that was made already, where the same is asked; that of the call, where it has one; else the next.
+
+    same: the certificates of the same policy, run in the same way.
+    """
     budget = (1 - asked.confidence) / asked.together
-    for before in made:
+    for before in same:
         left = budget - before.spent
-        same = before.policy_sha256 == digest and before.episode_seed == seed_of(before.attempt)
-        if same and left > NOTHING and before.plan == asked.plan(left) and before.confidence == asked.confidence:
-            return Attempt(before.attempt, before.spent, before.plan, before.episode_seed)
-    left = error_left(made, asked.confidence, asked.together)
-    return Attempt(len(made) + 1, budget - left, asked.plan(left), seed_of(len(made) + 1))
+        if (before.confidence, before.certified_together) != (asked.confidence, asked.together) or left <= NOTHING:
+            continue
+        if before.promises == asked.promises and before.plan == asked.plan(left):
+            return Attempt(before.attempt, before.spent, before.plan)
+    # Of a call that was interrupted, certificates may be there from before. Those of any other call have spent error,
+    # and after them no older call may have more certificates.
+    newest = [before for before in made if before.attempt == _next(made) - 1]
+    if newest and {before.sha256 for before in newest} <= {other.sha256 for other in call}:
+        return Attempt(newest[0].attempt, newest[0].spent, asked.plan(budget - newest[0].spent))
+    spent = error_spent(made, asked.confidence) / asked.together
+    return Attempt(_next(made), spent, asked.plan(budget - spent))
+
+
+def _next(made: Sequence[Certificate]) -> int:
+    return 1 + max((before.attempt for before in made), default=0)
 
 
 def _candidates(lanes: Sequence[Lane], every_seed: bool) -> list[tuple[Lane, ...]]:

@@ -89,6 +89,8 @@ def evaluate(
     episode_seed: which episodes; the same ones for the same number.
     processes: for MuJoCo, as many as there are cores unless given; for environments in Python, none unless given.
     """
+    if episode_seed < 0:
+        raise UserError(f"episode_seed is {episode_seed}, but must be a whole number from 0 on")
     run = run if isinstance(run, Run) else load(run)
     play = Player(run, trained_environment(run, env, cost), engine, deterministic, processes, progress)
     if promised:
@@ -137,8 +139,6 @@ class Player:
     def __call__(self, lanes: Sequence[Lane], episodes: int, purpose: str, episode_seed: int) -> dict[Lane, Results]:
         """Episodes for different purposes, or of different lanes, share no random numbers."""
         check_episodes(episodes)
-        if episode_seed < 0:
-            raise UserError(f"episode_seed is {episode_seed}, but must be a whole number from 0 on")
         policies = [self.run.policy_of(lane) for lane in lanes]
         seeds: list[Seed] = [[episode_seed, *f"{purpose} {lane}".encode()] for lane in lanes]
         totals = self.play(policies, episodes, seeds, purpose)

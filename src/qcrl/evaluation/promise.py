@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from qcrl import stats
 from qcrl.algos.algorithm import Algorithm
 from qcrl.constraints import Constraint, Outage, Together
 from qcrl.envs.find import find as find_environment
+from qcrl.envs.host.costs import Costs
 from qcrl.errors import UserError
 from qcrl.evaluation import certify as plain
 from qcrl.evaluation import plan as plans
-from qcrl.evaluation.aim import POWER, SETTLES_AT, SPREAD, afforded, aimed, aimed_by, target
+from qcrl.evaluation.advice import advice
+from qcrl.evaluation.aim import POWER, afforded, aimed, aimed_by, target
 from qcrl.evaluation.calibrate import (
     Candidate,
     Choice,
@@ -25,15 +26,17 @@ from qcrl.evaluation.calibrate import (
     measure,
     shortest,
 )
-from qcrl.evaluation.certificate import Certificate, earlier_certificates
-from qcrl.evaluation.certify import Asked, Chosen, certify_policy, error_left, require_confidence
+from qcrl.evaluation.certificate import Certificate, earlier_certificates, signing_key
+from qcrl.evaluation.certify import Asked, Chosen, certify_policy, error_spent, require_confidence
 from qcrl.evaluation.evaluate import Player, choose_lanes, trained_environment
 from qcrl.evaluation.plan import Plan
 from qcrl.kinds import Json
-from qcrl.runs.checkpoints import read_info, write_file
+from qcrl.runs.checkpoints import Torn, read_info, write_file
+from qcrl.runs.files import file_hash
 from qcrl.runs.folder import Run, load
 from qcrl.runs.jax_policy import write_mixture
 from qcrl.runs.lane import Lane
+from qcrl.sampling.play import can_play, engine_of
 from qcrl.training import loop, selection
 from qcrl.training.checks import length
 from qcrl.training.signature import with_arguments_of
@@ -42,6 +45,8 @@ RECENT = 5
 """Recent policies of every training that are candidates, beside the last one."""
 HOPELESS = 0.25
 """With less chance than this no attempt is made, since it would spend error."""
+PROMISED = "promised-"
+"""How the names of policies begin that were chosen to be certified."""
 LENGTHS, SURE = 10, 0.999
 """So many lengths of a plan are tried, and the shortest with this chance is run."""
 
@@ -111,14 +116,21 @@ def train_to_certify(
     progress: bool = True,
     **options: Any,
 ) -> tuple[Run, Outcome]:
-    """Train below a promise, then choose and certify a policy."""
+    """Train below a promise, then choose and certify a policy. What cannot work is said before anything is trained."""
     require_confidence(confidence)
+    key = signing_key(key)
     asked = [constraint] if isinstance(constraint, Constraint | Together) else list(constraint)
     environment = find_environment(env, options.pop("cost", None))
     taken = length(algo, preset, steps, environment)
     count = afforded(taken, environment, episodes)
     aim = target(Outage(0.0, promise).probability, 1 - confidence, aimed_by(count, taken, environment))
     wanted = [aimed(each, promise, aim) for each in asked]
+    if not can_play(environment):
+        raise UserError(f"{environment.id} is a vector environment; to promise, give the function that makes one")
+    if len({(each.limit, each.cost) for each in wanted}) > 1:
+        raise UserError("several limits are given, and a promise is about one; train the others apart")
+    if options.get("resume") and out is not None and (Path(out) / "config.json").exists():
+        wanted = _resumed(load(out), wanted, aim, promise, confidence, taken, engine_of(environment))
     aims = ", ".join(f"{each.probability:g}" for each in wanted)
     kept = {"probability": promise, "confidence": confidence, "episodes": count}
     run = loop.train(
@@ -136,8 +148,33 @@ def train_to_certify(
         **options,
     )
     return run, keep(
-        run, promise, confidence, episodes=count, sequential=sequential, key=key, env=environment, progress=progress
+        run,
+        promise,
+        confidence,
+        episodes=count,
+        sequential=sequential,
+        key=key,
+        env=environment,
+        processes=options.get("workers") or None,
+        progress=progress,
     )
+
+
+def _resumed(
+    run: Run, wanted: Sequence[Outage], aim: float, promise: float, confidence: float, steps: float, engine: str
+) -> list[Outage]:
+    """What is trained for where a run goes on: the aim that it began with, which other steps would change."""
+    made = earlier_certificates(run)
+    asked = {"probability": promise, "confidence": confidence, "limit": wanted[0].limit, "engine": engine}
+    if steps > run.config.get("steps", 0) or not _again(run, made, asked | {"deterministic": False}):
+        error_spent(made, confidence)
+    kept, before = run.config.get("promise", {}), run.config.get("probabilities", [])
+    if (kept.get("probability"), kept.get("confidence")) != (promise, confidence) or len(before) != len(wanted):
+        return list(wanted)
+    return [
+        Outage(each.limit, stored, each.cost) if each.probability == aim else each
+        for each, stored in zip(wanted, before)
+    ]
 
 
 def certify(run: str | Path | Run, confidence: float = 0.95, **options: Any) -> Certificate:
@@ -177,25 +214,30 @@ def keep(
     limit: float | None = None,
     key: str | Path | None = None,
     env: object = None,
+    cost: Costs = None,
     processes: int | None = None,
     progress: bool = True,
 ) -> Outcome:
     """Choose a policy of a run that can keep a promise, and certify it; or say why none can.
 
     episodes: how many may certify; as many again may choose. A share of the training's steps unless given.
+    seed: only this one, as if the others were runs of their own, whose certificates spend no error of this one. So
+        `qcrl bench promise` makes many independent calls of one run.
     The other arguments are those of `certify_all`.
     """
     require_confidence(confidence)
+    key = signing_key(key)
     promise = Outage(0.0, promise).probability
     run = run if isinstance(run, Run) else load(run)
     lanes = choose_lanes(run, seed, probability, limit)
     if len({(lane.limit, lane.constraint.cost) for lane in lanes}) > 1:
         raise UserError(f"{run.path} was trained with several limits, and a promise is about one; say which with limit")
-    play = Player(run, trained_environment(run, env), engine, deterministic, processes, progress)
+    play = Player(run, trained_environment(run, env, cost), engine, deterministic, processes, progress)
     count = afforded(run.config.get("steps", 0), play.env, episodes)
-    made = earlier_certificates(run, lanes)
-    again = [c.spent for c in made if (c.probability, c.confidence, c.certified_together) == (promise, confidence, 1)]
-    error = 1 - confidence - min(again) if again else error_left(made, confidence)
+    made = earlier_certificates(run, None if seed is None else lanes)
+    asked: Json = {"probability": promise, "confidence": confidence, "limit": lanes[0].limit}
+    again = _again(run, made, asked | {"engine": play.engine, "deterministic": deterministic})
+    error = 1 - confidence - (min(again) if again else error_spent(made, confidence))
     planned = plans.planned_outage(promise, error, count, POWER)
     candidates = candidates_of(run, lanes)
     by_number: Measure = lambda number, episodes, first: measure(play, candidates[number], episodes, first)
@@ -203,9 +245,16 @@ def keep(
     if plan is None:
         return Outcome(None, advice(run, candidates, measured, choice, plans.fixed(promise, error, count), planned))
     chosen = _write_choice(run, candidates, measured, choice, promise)
-    asked = Asked(promise, confidence, 1, choice.outage, choice.power, plan.episodes, sequential)
-    certificate = certify_policy(play, lanes, chosen, asked, key, Console(stderr=True, quiet=not progress))
+    wanted = Asked(promise, confidence, 1, choice.outage, choice.power, plan.episodes, sequential)
+    certificate = certify_policy(play, made, chosen, wanted, key, Console(stderr=True, quiet=not progress))
     return Outcome(certificate, _words(candidates, measured, choice))
+
+
+def _again(run: Run, made: Sequence[Certificate], asked: Json) -> list[float]:
+    """What was spent before such attempts at a promise whose policy is still there: they may be made once more."""
+    alike = [c for c in made if asked.items() <= vars(c).items() and Path(c.policy).name.startswith(PROMISED)]
+    files = [(c, run.path / c.policy) for c in alike]
+    return [c.spent for c, file in files if file.is_file() and file_hash(file) == c.policy_sha256]
 
 
 def decide(
@@ -234,37 +283,17 @@ def candidates_of(run: Run, lanes: Sequence[Lane]) -> list[Candidate]:
     found = []
     for lane in lanes:
         recent = sorted((run.path / selection.RECENT).glob(f"{lane}-i*.safetensors"))
-        found += [Candidate(lane, path) for path in (run.policy_file(lane), *recent) if read_info(path)["alive"]]
+        found += [Candidate(lane, path) for path in (run.policy_file(lane), *recent) if _alive(path)]
     if not found:
         raise CannotCertify(f"all lanes of {run.path} turned non-finite, so there is nothing to certify; train it anew")
     return found
 
 
-def advice(
-    run: Run, candidates: Sequence[Candidate], measured: Sequence[Measured], choice: Choice, plan: Plan, planned: float
-) -> str:
-    """Why no policy can be certified, and what would help, in numbers."""
-    safest = min(choice.parts, key=lambda part: measured[part].outage)
-    found, lane = measured[safest], candidates[safest].lane
-    low, high = stats.outage_interval(found.outages, found.episodes)
-    why = (
-        f"none of {len(measured)} policies can be certified for {plan.promise:g}: the best of them has an outage of "
-        f"{found.outage:.4g} ({low:.4g} to {high:.4g} in {found.episodes:,} episodes), and {plan.episodes:,} episodes "
-        f"certify at most {planned:.4g} with a chance of {POWER:g}"
-    )
-    steps = run.config.get("steps", 0)
-    if low > lane.probability * (SETTLES_AT + SPREAD) and lane.probability <= plan.promise:
-        return (
-            f"{why}; it was trained for {lane.probability:g}, so train on with --resume --steps {1.5 * steps:.3g}, or "
-            "promise more in case the environment permits no less"
-        )
-    found_at = max(found.outage, 1 / found.episodes)
-    lower = min(lane.probability * planned / found_at, target(plan.promise, plan.error, plan.episodes))
-    again = f"train anew with --promise {plan.promise:g} --outage {lower:.2g}"
-    if high < plan.promise:
-        more = stats.episodes_needed(plan.promise, 1 - plan.error, high, POWER)
-        return f"{why}; allow {more:,} episodes with --episodes, or {again}"
-    return f"{why}; {again}"
+def _alive(policy: Path) -> bool:
+    try:
+        return bool(read_info(policy).get("alive", True))
+    except Torn as torn:
+        raise UserError(f"{torn}; put it back, or delete it where it lies in {selection.RECENT}") from None
 
 
 def _write_choice(
@@ -283,11 +312,11 @@ def _write_choice(
         policies = [run.policy_in(each.policy, each.lane) for each in parts]
         write_mixture(temporary, policies, choice.weights, names)
         mixture = read_info(temporary)["mixture"]
-    stem = f"promised-p{promise!r}-d{lane.limit:g}"
+    stem = f"{PROMISED}p{promise!r}-d{lane.limit:g}"
     paths = (temporary.with_name(f"{stem}{'' if n == 1 else f'-{n}'}.safetensors") for n in range(1, 1000))
     path = next(each for each in paths if not each.exists() or each.read_bytes() == temporary.read_bytes())
     temporary.replace(path)
-    return Chosen(lane, path, len(candidates), rows[0]["episodes"], rows, mixture)
+    return Chosen(lane, path, len(candidates), min(row["episodes"] for row in rows), rows, mixture)
 
 
 def _words(candidates: Sequence[Candidate], measured: Sequence[Measured], choice: Choice) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 
 from qcrl import ranges
 from qcrl.envs.base import Description
+from qcrl.envs.host.costs import Costs
 from qcrl.errors import UserError
 from qcrl.evaluation import together
 from qcrl.evaluation.calibrate import Candidate, measure
@@ -34,6 +35,7 @@ def verify(
     *,
     key: str | Path | None = None,
     env: object = None,
+    cost: Costs = None,
     processes: int | None = None,
     progress: bool = True,
 ) -> tuple[Certificate, str | None]:
@@ -41,12 +43,13 @@ def verify(
 
     run: where the policies are; the folder of the certificate unless given.
     key: file of the public key that it must be signed with.
+    env, cost, processes: as for `evaluate`.
     """
     certificate = read_certificate(file)
     run = Path(file).parent if run is None else run
     run = run if isinstance(run, Run) else load(run)
     try:
-        return certificate, next(_differences(certificate, run, key, env, processes, progress), None)
+        return certificate, next(_differences(certificate, run, key, env, cost, processes, progress), None)
     except UserError as error:
         if certificate.whole:
             raise
@@ -56,7 +59,7 @@ def verify(
 
 
 def _differences(
-    c: Certificate, run: Run, key: str | Path | None, env: object, processes: int | None, progress: bool
+    c: Certificate, run: Run, key: str | Path | None, env: object, cost: Costs, processes: int | None, progress: bool
 ) -> Iterator[str]:
     """From what is quick to check to what takes episodes."""
     yield from _differences_on_paper(c)
@@ -72,7 +75,7 @@ def _differences(
         raise UserError(f"{run.path} has no policy file {c.policy}; give the run that was certified with RUN")
     if file_hash(policy) != c.policy_sha256:
         yield f"the policy {c.policy} is another one than the certified"
-    play = Player(run, trained_environment(run, env), c.engine, c.deterministic, processes, progress)
+    play = Player(run, trained_environment(run, env, cost), c.engine, c.deterministic, processes, progress)
     environment = Description.of(play.env).as_dict()
     if environment != c.environment:
         yield "the environment is another one than the certified"
@@ -89,7 +92,7 @@ def _differences(
         yield "parts are not those that the policy is a mixture of"
     changed = [name for name, value in versions(c.engine).items() if value != c.versions.get(name)]
     why = f"; other {', '.join(changed)} than then, which may change an episode by rounding" if changed else ""
-    lanes = {str(each): each for own in run.lanes for each in (own, lane if lane.trained is own else own)}
+    lanes = {str(each): each for own in run.lanes for each in (own, *own.judged(c.limit, c.trained_probability))}
     for row in c.calibration:
         candidate = Candidate(lanes[row["lane"]], run.path / row["policy"])
         if not candidate.policy.is_file() or file_hash(candidate.policy) != row["sha256"]:
@@ -101,8 +104,8 @@ def _differences(
                 f"{row['outages']} and {row['mean_return']:.6g}{why}"
             )
     if c.constraints:
-        promises = [row["promise"] for row in c.constraints if "outages" in row]
-        if promises[:1] != [c.probability]:
+        promises = c.promises
+        if promises[:1] != (c.probability,):
             yield f"probability is {c.probability:g}, but its first promise is another"
         verdict, counts, rows = together.count(play, lane, policy, c.plan, c.episode_seed, promises)
         if not together.same(rows, c.constraints):

@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Annotated, NotRequired, Required, TypedDict
+from typing import Annotated, Literal, NotRequired, Required, TypedDict
 
 from qcrl.errors import UserError
 from qcrl.kinds import Json, Tree
@@ -21,10 +21,10 @@ Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Probability = Annotated[float, Meta(gt=0, lt=1)]
 Limit = Annotated[float, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1)]
-
-
 Numbers = Annotated[list[float], Meta(min_length=3, max_length=4)]
+"""A lane as an earlier version wrote it."""
 
 
 class Algorithm(TypedDict):
@@ -76,10 +76,9 @@ class Config(TypedDict, total=False):
     seeds: Annotated[list[Seed], Meta(min_length=1)]
     probabilities: Annotated[list[Probability], Meta(min_length=1)]
     limits: Annotated[list[Limit], Meta(min_length=1)]
-    lanes: Required[
-        Annotated[list[Lane | Annotated[list[float], Meta(min_length=3, max_length=4)]], Meta(min_length=1)]
-    ]
+    lanes: Required[Annotated[list[Lane | Numbers], Meta(min_length=1)]]
     setup: dict[str, str]
+    stepping: "Stepping"
     promise: "Promise"
 
 
@@ -89,6 +88,17 @@ class Promise(TypedDict):
     probability: Probability
     confidence: Probability
     episodes: Size
+    sequential: NotRequired[bool]
+    key: NotRequired[str]
+
+
+class Stepping(TypedDict):
+    """How environments in Python are stepped, and how often checkpoints are written. Earlier runs do not say it."""
+
+    workers: Count
+    step_timeout: Annotated[float, Meta(gt=0)]
+    on_error: Literal["stop", "restart"]
+    checkpoint_interval: Seconds
 
 
 TRAINED = ("algorithm", "environment")

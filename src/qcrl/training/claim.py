@@ -22,9 +22,12 @@ from qcrl.kinds import Json
 from qcrl.runs import checkpoints, shapes
 from qcrl.runs.folder import FORMAT, check_format, read_config
 from qcrl.runs.lane import Lane
+from qcrl.sampling.program import Workers
 from qcrl.version import __version__
 
 SAME_ON_RESUME = ("algorithm", "environment", "seeds", "probabilities", "limits", "lanes")
+FOREVER = 1e9
+"""Seconds that stand for infinity, which JSON has not."""
 VERSIONS_OF = ("jax", "jaxlib", "optax", "numpy")
 
 
@@ -50,6 +53,16 @@ def describe(algorithm: Algorithm, preset: str | None, env: Description, lanes: 
         },
     }
     return json.loads(json.dumps(config))
+
+
+def stepping(workers: Workers, checkpoint_interval: float) -> Json:
+    """What may change when a run goes on, and is kept unless it does; but the reaction to errors stays."""
+    return {
+        "workers": int(workers.processes),
+        "step_timeout": min(float(workers.timeout), FOREVER),
+        "on_error": workers.on_error,
+        "checkpoint_interval": min(float(checkpoint_interval), FOREVER),
+    }
 
 
 @contextlib.contextmanager
@@ -142,10 +155,13 @@ def _claim(folder: Path, config: Json, resume: bool, say: Callable[[str], None])
                 f"{folder / 'config.json'} is not one of this version of qcrl ({error}); give another --out"
             ) from error
         stored["algorithm"] = json.loads(json.dumps(settings))
-        for key in SAME_ON_RESUME:
-            if stored.get(key) != config[key]:
+        pairs = {key: (stored.get(key), config[key]) for key in SAME_ON_RESUME}
+        if "stepping" in stored:
+            pairs["on_error"] = (stored["stepping"]["on_error"], config["stepping"]["on_error"])
+        for key, (old, new) in pairs.items():
+            if old != new:
                 raise UserError(
-                    f"{folder} was started with another {_difference(key, stored.get(key), config[key])}; "
+                    f"{folder} was started with another {_difference(key, old, new)}; "
                     "resume with the same settings, or give another --out"
                 )
         if stored["steps"] > config["steps"]:

@@ -77,6 +77,11 @@ def chosen_before(out: str | Path | None) -> Settings:
     return {name: stored[name] for name in FITTED if name in stored}
 
 
+def preset_before(out: str | Path | None) -> str | None:
+    """That of the run in this folder, if there is one."""
+    return None if out is None or not (Path(out) / "config.json").exists() else read_config(Path(out)).get("preset")
+
+
 def complete(
     algorithm: Algorithm, env: HostEnv, given: Settings, steps: float, workers: int, say: Callable[[str], None]
 ) -> Settings:

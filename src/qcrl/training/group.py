@@ -99,6 +99,7 @@ class Group:
             # What is donated must not be shared. Within the program a copy costs nothing.
             fresh = lambda tree: jax.tree.map(jnp.copy, tree)
             state = jax.jit(lambda: fresh(self.init()))() if restored is None else fresh(restored)
+            begins = restored is None
             del restored
             state = program.place(self.env, state, len(self.lanes))
             seeds = [lane.seed for lane in self.lanes]
@@ -124,8 +125,9 @@ class Group:
                 if wandb is not None:
                     self.tables.curves.append(WandB(self.folder, wandb, self.config))
                 self.display.start(first, self.iterations)
-                for _ in range(-int(np.min(state.iteration))):  # episodes are spread out first
-                    state, _ = opened.advance(state)
+                if begins:  # a lane that broke in it stays at such a number
+                    for _ in range(-int(np.min(state.iteration))):  # episodes are spread out first
+                        state, _ = opened.advance(state)
                 self.advance(opened, state, first, checkpoint_interval, interruption)
 
     def _set_aside(self, iteration: int) -> None:

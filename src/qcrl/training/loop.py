@@ -82,16 +82,17 @@ def train(
     overrides, rates = checks.learning_rates(overrides)
     environment = find_environment(env, cost)
     notes = [greeting] if greeting else []  # what is wrong is said first, and alone
-    choosing = False
+    suited = suited_preset(environment)
     if isinstance(algo, str):
-        suited = suited_preset(environment)
         preset = default_preset(algo, suited) if preset is None else preset
         algo = build(algo, preset)
         if suited is not None and preset == suited:
             given = fit.chosen_before(out) | overrides if resume else overrides
             whole = checks.length(algo, preset, steps, environment)
             overrides = fit.complete(algo, environment, given, whole, workers, notes.append)  # type: ignore[arg-type]
-            choosing = not recent
+    elif preset is None and resume:
+        preset = fit.preset_before(out)
+    choosing = suited is not None and preset == suited and not recent
     recent = selection.EARLIER if choosing else recent
     algorithm = hyperparameters.replace(algo, overrides)
     algorithm = checks.fit(algorithm, environment, overrides)
@@ -109,7 +110,8 @@ def train(
         algorithm = checks.widen_window(algorithm, lanes, notes.append)
         checks.check_length(algorithm, steps, notes.append)
         checks.check_memory(algorithm, environment, len(lanes), notes.append)
-        config = claim.describe(algorithm, preset, Description.of(environment), lanes, int(steps)) | (extra or {})
+        config = claim.describe(algorithm, preset, Description.of(environment), lanes, int(steps))
+        config |= {"stepping": claim.stepping(stepping, checkpoint_interval), **(extra or {})}
         with claim.open_folder(out, config, resume, display.say) as folder:
             if config["environment"].get("cost") is not None:
                 display.say(str(environment))
@@ -120,5 +122,5 @@ def train(
             group = Group(algorithm, environment, lanes, folder, config, display, stepping, recent, looking_on)
             group.train(checkpoint_interval, wandb)
             if choosing:
-                selection.keep_best(Run(folder), environment, workers, group.continuing, display.say)
+                selection.keep_best(Run(folder), environment, stepping, group.continuing, display.say)
     return Run(folder)

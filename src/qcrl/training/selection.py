@@ -6,6 +6,7 @@ A multiplier steers the outage of many policies in a row. The last one alone may
 import math
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from qcrl.runs import checkpoints
 from qcrl.runs.folder import Run, cost_column, rows_of
 from qcrl.runs.lane import Lane
 from qcrl.sampling.play import can_play, play
+from qcrl.sampling.play.host import Crew
 from qcrl.sampling.play.seeds import Totals, joined
+from qcrl.sampling.program import Workers
 from qcrl.training.interruption import Interrupted
 
 RECENT = "policies/recent"
@@ -43,18 +46,19 @@ def kept_at(iterations: int, count: int) -> set[int]:
     return {iterations - round(iterations * RECENT_SHARE * (n + 1) / count) for n in range(count)}
 
 
-def keep_best(run: Run, env: Described, workers: int, continuing: str, say: Callable[[str], None]) -> None:
+def keep_best(run: Run, env: Described, workers: Workers, continuing: str, say: Callable[[str], None]) -> None:
     """Of every lane whose constraint was felt, put the best of its last policies in the place of the last one."""
     try:
         if can_play(env):
-            _keep_best(run, env, workers, say)
+            with closing(Crew(workers.processes, workers.timeout)) as crew:
+                _keep_best(run, env, crew, say)
     except KeyboardInterrupt as interrupt:
         raise Interrupted(continuing, signal.SIGINT) from interrupt
     except UserError as error:
         say(f"warning: the last policies are kept, without a choice: {error}")
 
 
-def _keep_best(run: Run, env: Described, workers: int, say: Callable[[str], None]) -> None:
+def _keep_best(run: Run, env: Described, crew: Crew, say: Callable[[str], None]) -> None:
     for lane in run.lanes:
         last = run.policy_file(lane)
         info = checkpoints.read_info(last)
@@ -69,7 +73,7 @@ def _keep_best(run: Run, env: Described, workers: int, say: Callable[[str], None
             continue
         policies = [last, *earlier]
         say(f"{lane}: choosing among the last {len(policies)} policies, by {episodes} fresh episodes")
-        fresh = partial(_play, run, env, lane, workers, policies)
+        fresh = partial(_play, run, env, lane, crew, policies)
         best, measured = choose(fresh, len(policies), episodes, partial(score, lane, env.costs))
         chosen = checkpoints.read_info(policies[best])["iteration"]
         if best:
@@ -80,11 +84,11 @@ def _keep_best(run: Run, env: Described, workers: int, say: Callable[[str], None
 
 
 def _play(
-    run: Run, env: Described, lane: Lane, workers: int, policies: Sequence[Path], number: int, count: int, first: int
+    run: Run, env: Described, lane: Lane, crew: Crew, policies: Sequence[Path], number: int, count: int, first: int
 ) -> Totals:
     # The same episodes for all, so that luck with them counts for none.
     seed = [lane.seed, *b"choose"]
-    return play([(run.policy_in(policies[number], lane), seed)], env, count, processes=workers, first=first)[0]
+    return play([(run.policy_in(policies[number], lane), seed)], env, count, first=first, crew=crew)[0]
 
 
 def choose(fresh: Play, candidates: int, episodes: int, score: Score) -> tuple[int, Totals]:

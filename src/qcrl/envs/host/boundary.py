@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from qcrl.envs.host.costs import CostSource, Info
 from qcrl.envs.host.spaces import flatten
-from qcrl.envs.host.values import flag, mapping, number, shown
+from qcrl.envs.host.values import copied, flag, mapping, number, shown
 from qcrl.errors import BrokenEnvironment, UserError, WorkerFailure
 from qcrl.kinds import GymEnv, Tree
 
@@ -117,6 +117,8 @@ class Single:
         self.name = name
         self.steps = 0
         self.obs: Tree = None
+        """What was observed last: the environment's own object, or a copy where a cost function is given it later."""
+        self.compares = any(each.function is not None for each in source.each)
 
     def where(self) -> str:
         return f"{self.name}, step {self.steps}"
@@ -126,13 +128,13 @@ class Single:
         return self.flat(self.obs, info)
 
     def raw_reset(self, seed: int | None) -> Info:
-        """The environment's own observation is kept; what it says of the reset is returned."""
+        """What was observed is kept; what the environment says of the reset is returned."""
         with guarded(self.where, "raised in reset"):
             values = self.env.reset(seed=seed)
         if not isinstance(values, tuple) or len(values) != 2:
             self.refuse(f"reset returned {shown(values)}, but must return an observation and a dictionary")
-        self.obs = values[0]
         with guarded(self.where):
+            self.obs = self.kept(values[0])
             return mapping(values[1])
 
     def step(self, action: np.ndarray | np.integer) -> tuple[Float[np.ndarray, " obs"], float, list[float], bool, bool]:
@@ -165,8 +167,12 @@ class Single:
                 mapping(info),
                 len(values),
             )
-        self.obs = obs
+            self.obs = self.kept(obs)
         return seen
+
+    def kept(self, obs: Tree) -> Tree:
+        """An environment may change one array in place, and a cost function compares it before and after a step."""
+        return copied(obs) if self.compares else obs
 
     def flat(self, obs: Tree, info: Info, ended: bool = False) -> Float[np.ndarray, " obs"]:
         with guarded(self.where, "has an observation at which was raised"):

@@ -14,7 +14,7 @@ from qcrl.envs.host.costs import Costs, CostSource
 from qcrl.envs.host.fleet import Fleet, Local
 from qcrl.envs.host.products import Product
 from qcrl.envs.host.restarting import Restarting
-from qcrl.envs.host.seeds import SeededMaker, obeying
+from qcrl.envs.host.seeds import REPEATS, SeededMaker, obeying
 from qcrl.envs.host.spaces import Actions, check_observations, describe_actions, find_images, random_actions
 from qcrl.envs.host.vector import Vector
 from qcrl.envs.host.workers import Workers
@@ -22,6 +22,7 @@ from qcrl.errors import UserError
 from qcrl.kinds import GymEnv, GymSpace
 from qcrl.named import import_named, load, path_of, trust
 from qcrl.nets.images import Image
+from qcrl.output import console
 
 ASSUMED_HORIZON = 1000
 """Where an environment states no time limit.
@@ -156,20 +157,24 @@ def open_host(env: str | GymEnv, cost: Costs | CostSource = None) -> HostEnv:
     actions, action_size = describe_actions(action_space, env_id)
     size = check_observations(space, env_id)
     found = source is None
-    masks = _masks(only, env_id, sum(actions.choices) or action_size * actions.discrete)
+    masks = find_masks(only, env_id)
     allowed = lambda row: random_actions(actions, action_size, np.random.default_rng(0), row[None, -masks:])[0]
     source = _try(only, source, env_id, allowed if masks else None)
     if make is not None:
-        make = obeying(make, Local([only], source, env_id, masks=masks).envs[0])
+        make, repeats = obeying(make, Local([only], source, env_id, masks=masks).envs[0])
         boundary.close(only, env_id)
+        if repeats:  # said here, because trainings and certificates are worth nothing alike
+            console().print(f"warning: {env_id}: {REPEATS}", highlight=False, markup=False, soft_wrap=True)
     kept = None if make else only
     limit = time_limit(only)
     seen = space, size + masks, action_size, actions
     return HostEnv(env_id, make, kept, *seen, source, found, *limit, masks, images=find_images(space))
 
 
-def _masks(env: GymEnv, env_id: str, options: int) -> int:
+def find_masks(env: GymEnv, env_id: str) -> int:
     """How many options may be masked: all, where the environment says which, else 0."""
+    actions, size = describe_actions(env.action_space, env_id)
+    options = sum(actions.choices) or size * actions.discrete
     if not options:
         return 0
     info = boundary.Single(env, CostSource(), env_id).raw_reset(0)

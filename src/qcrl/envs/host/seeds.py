@@ -4,21 +4,72 @@ Instances of such an environment often all draw the same row of episodes. Traine
 other, and fresh episodes would be those of the training.
 """
 
-from collections.abc import Callable, Iterator
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
+from qcrl.envs.host import boundary
 from qcrl.envs.host.boundary import Single
+from qcrl.envs.host.spaces import describe_actions, random_actions
+from qcrl.errors import BrokenEnvironment
 from qcrl.kinds import GymEnv
 
-Generator = np.random.Generator | np.random.RandomState
+STEPS, SECONDS = 20, 0.25
+"""How much is compared: so many steps, unless that takes longer; but one at least."""
+REPEATS = (
+    "its instances have the same episodes, although they are reset with different seeds, and it keeps no generator "
+    "that could be given them: a training repeats itself, and a certificate proves nothing, so let reset seed all "
+    "that is random, and clear the rest"
+)
+"""What is wrong where nothing helps."""
+Generator = np.random.Generator | np.random.RandomState | random.Random
+
+
+def beginning(trial: Single, seed: int) -> Iterator[Float[np.ndarray, " number"]]:
+    """All that episodes bring, step by step, with seeds from this one on, and the same actions every time."""
+    rng, begun, taken = np.random.default_rng(0), time.monotonic(), 0
+    actions, size = describe_actions(trial.env.action_space, trial.name)
+    try:
+        while taken < STEPS and (not taken or time.monotonic() - begun < SECONDS):
+            obs, ended = trial.reset(seed), False
+            yield obs
+            while not ended and taken < STEPS and (not taken or time.monotonic() - begun < SECONDS):
+                action = random_actions(actions, size, rng, obs[None, obs.size - trial.masks :])[0]
+                obs, reward, cost, terminated, truncated = trial.step(action)
+                yield np.array([*obs, reward, *cost, terminated, truncated])
+                taken, ended = taken + 1, terminated or truncated
+            seed += 1
+    except BrokenEnvironment:  # told when it is trained on, and may be made anew there
+        return
+
+
+def differ(one: Sequence[np.ndarray], two: Iterator[np.ndarray]) -> bool:
+    """As far as both go: one may have broken, or have been slower."""
+    return any(not np.array_equal(a, b) for a, b in zip(one, two))
 
 
 def disobeys(trial: Single) -> bool:
-    """Whether episodes that were reset with the same seed begin differently."""
-    return not np.array_equal(trial.reset(0), trial.reset(0))
+    """Whether episodes that were reset with the same seeds differ."""
+    return differ(list(beginning(trial, 0)), beginning(trial, 0))
+
+
+def repeats(make: Callable[..., GymEnv], trial: Single) -> bool:
+    """Whether new instances have the same episodes, although they are reset with different seeds."""
+    made = []
+    try:
+        for _ in range(2):
+            made.append(Single(boundary.make(make, trial.name), trial.source, trial.name, trial.masks))
+        return not differ(list(beginning(made[0], 0)), beginning(made[1], STEPS))
+    except BrokenEnvironment:  # there may be few
+        return False
+    finally:
+        for each in made:
+            boundary.close(each.env, trial.name)
 
 
 def generators(env: GymEnv) -> Iterator[Generator]:
@@ -45,19 +96,26 @@ class Seeded:
         if seed is None:
             return first
         for place, generator in enumerate(generators(self.env)):
-            if isinstance(generator, np.random.RandomState):
-                generator.seed(np.random.SeedSequence([seed, place]).generate_state(4))
+            own = np.random.SeedSequence([seed, place])
+            if isinstance(generator, random.Random):
+                generator.seed(own.generate_state(4).tobytes())
+            elif isinstance(generator, np.random.RandomState):
+                generator.seed(own.generate_state(4))
             else:
-                words = type(generator.bit_generator)(np.random.SeedSequence([seed, place]))  # type: ignore[call-arg]
-                generator.bit_generator.state = words.state
+                generator.bit_generator.state = type(generator.bit_generator)(own).state  # type: ignore[call-arg]
         return self.env.reset(**options)
 
 
-def obeying(make: Callable[..., GymEnv], trial: Single) -> Callable[..., GymEnv]:
-    """What makes the environment, so that it obeys seeds where that can be brought about; `trial` is one of it."""
-    seeded = SeededMaker(make)
-    helps = disobeys(trial) and not disobeys(Single(Seeded(trial.env), trial.source, trial.name, trial.masks))
-    return seeded if helps else make
+def obeying(make: Callable[..., GymEnv], trial: Single) -> tuple[Callable[..., GymEnv], bool]:
+    """What makes the environment, so that it obeys seeds where that can be brought about; `trial` is one of it.
+
+    And whether instances repeat each other all the same.
+    """
+    if not disobeys(trial):
+        return make, False
+    if not disobeys(Single(Seeded(trial.env), trial.source, trial.name, trial.masks)):
+        return SeededMaker(make), False
+    return make, repeats(make, trial)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Single values that environments return: numbers, truth values and dictionaries, or a sentence on what was there."""
 
+import copy
 import numbers
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qcrl.errors import UserError
+from qcrl.kinds import Tree
 
 
 def number(value: object, what: str) -> float:
@@ -46,6 +48,11 @@ def mapping(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise UserError(f"info is {shown(value)}, but must be a dictionary")
     return value if isinstance(value, dict) else dict(value)
+
+
+def copied(obs: Tree) -> Tree:
+    """An observation that does not change any more when the environment writes into its arrays."""
+    return obs.copy() if type(obs) is np.ndarray else copy.deepcopy(obs)
 
 
 def shown(value: Any) -> str:

@@ -11,7 +11,7 @@ from qcrl.envs.host.boundary import guarded
 from qcrl.envs.host.costs import CostSource, Info, find
 from qcrl.envs.host.fleet import Outcome, Seeds
 from qcrl.envs.host.spaces import flatten
-from qcrl.envs.host.values import flag, mapping, number, shown
+from qcrl.envs.host.values import copied, flag, mapping, number, shown
 from qcrl.errors import BrokenEnvironment, UserError, WorkerFailure
 from qcrl.kinds import GymEnv, Tree
 
@@ -130,7 +130,7 @@ class Vector:
         with guarded(self._where):
             boxed = isinstance(self.env.single_observation_space, Box)
             split = (
-                list(np.array(obs)) if boxed else [_copied(each) for each in iterate(self.env.observation_space, obs)]
+                list(np.array(obs)) if boxed else [copied(each) for each in iterate(self.env.observation_space, obs)]
             )
             if len(split) != self.env.num_envs:
                 raise UserError(f"there are {len(split)} observations, but must be {self.env.num_envs}")
@@ -187,11 +187,3 @@ def _row(values: Tree, i: int) -> Tree:
     if isinstance(values, dict):
         return _own(values, i)
     return values[i] if isinstance(values, np.ndarray | list | tuple) else values
-
-
-def _copied(obs: Tree) -> Tree:
-    if isinstance(obs, dict):
-        return {key: _copied(value) for key, value in obs.items()}
-    if isinstance(obs, tuple):
-        return tuple(map(_copied, obs))
-    return np.array(obs)

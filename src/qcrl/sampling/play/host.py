@@ -37,9 +37,13 @@ class Moment(NamedTuple):
 class Crew:
     """Worker processes that stay from one call of `play_on_host` to the next, until it is closed."""
 
-    def __init__(self, workers: int = 0) -> None:
-        """Without workers, environments are made anew for every call, in this process."""
+    def __init__(self, workers: int = 0, timeout: float = 60.0) -> None:
+        """Without workers, environments are made anew for every call, in this process.
+
+        timeout: seconds after which a worker that does not answer is given up.
+        """
         self.workers = workers
+        self.timeout = timeout
         self.kept: tuple[HostEnv, int, Fleet] | None = None
 
     @contextmanager
@@ -50,7 +54,7 @@ class Crew:
             return
         if self.kept is None or self.kept[:2] != (env, count):
             self.close()
-            self.kept = (env, count, env.fleet(count, self.workers))
+            self.kept = (env, count, env.fleet(count, self.workers, self.timeout))
         try:
             yield self.kept[2]
         except BaseException:
