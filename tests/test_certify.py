@@ -72,17 +72,17 @@ def test_verdicts_are_those_of_the_exact_bounds(outages, verdict):
 
 
 def test_certify_runs_exactly_what_it_states(run, capsys):
-    """Outage .08 against a promise of .2: certified. The file is the certificate."""
-    certificate = qcrl.certify(run, seed=0, promise=0.2, deterministic=True)
-    needed = episodes_needed(0.2, expected=0.1)
+    """Outage .08 against a promise of .3: certified. The file is the certificate."""
+    certificate = qcrl.certify(run, seed=0, promise=0.3, deterministic=True)
+    needed = episodes_needed(0.3, expected=0.15)
     assert f"takes {needed} fresh episodes" in " ".join(capsys.readouterr().err.split())
     assert certificate.episodes == needed
     assert certificate.verdict == "certified"
-    assert repr(certificate).startswith("<Certificate seed0-p0.1-d15: certified. Promise: at most 0.2 of episodes cost")
+    assert repr(certificate).startswith("<Certificate seed0-p0.1-d15: certified. Promise: at most 0.3 of episodes cost")
     assert certificate.outages / needed == pytest.approx(0.08, abs=4 * (0.08 * 0.92 / needed) ** 0.5)
     assert (certificate.candidates, certificate.selection_episodes, certificate.certified_together) == (1, 0, 1)
     assert json.loads((run / "certificate-seed0-p0.1-d15.json").read_text()) == asdict(certificate)
-    assert qcrl.certify(run, seed=0, promise=0.2, deterministic=True, progress=False) == certificate
+    assert qcrl.certify(run, seed=0, promise=0.3, deterministic=True, progress=False) == certificate
 
 
 def test_a_risky_policy_is_violated(run):

@@ -1,4 +1,4 @@
-"""The choice among the last policies of a training on an environment that runs in Python."""
+"""The choice among the last policies of a training."""
 
 import gymnasium
 import numpy as np
@@ -11,6 +11,10 @@ from qcrl.sampling.play.seeds import Totals
 from qcrl.training import selection
 
 LANE = make_lane(0, (qcrl.Outage(10, 0.1),), qcrl.Outage(10, 0.1))
+
+
+def the_score(found):
+    return selection.score(LANE, ["cost"], found)
 
 
 def candidate(outage, mean_return, seed):
@@ -27,28 +31,31 @@ def candidate(outage, mean_return, seed):
 def test_the_best_return_among_those_that_keep_the_constraint(seed):
     # Outages and returns; the last policy, number 0, is over, as the richest are.
     settings = [(0.6, 50), (0.9, 60), (0.0, 20), (0.02, 40), (0.5, 45), (1.0, 80), (0.01, 30), (0.4, 70)]
-    candidates = [candidate(*each, seed=[seed, place]) for place, each in enumerate(settings)]
-    played = [0] * len(settings)
+    # A second choice, of the same in the opposite order, goes on beside the first.
+    both = [[candidate(*each, seed=[seed, place]) for place, each in enumerate(settings)] for _ in range(2)]
+    candidates, played = [both[0], both[1][::-1]], [[0] * len(settings) for _ in both]
 
-    def fresh(number, count, first):
-        assert first == played[number]
-        played[number] += count
-        return candidates[number](count)
+    def fresh(turns, count, first):
+        assert all(first == played[choice][number] for choice, number in turns)
+        for choice, number in turns:
+            played[choice][number] += count
+        return [candidates[choice][number](count) for choice, number in turns]
 
-    best, measured = selection.choose(fresh, len(settings), 96, lambda found: selection.score(LANE, ["cost"], found))
-    assert best == 3
-    assert measured.returns.size == played[3] == 4 + 8 + 16
-    assert sum(played) == 96
+    first = selection.at_first(96, len(settings))
+    found = selection.choose(fresh, [len(own) for own in candidates], first, [the_score] * 2)
+    assert [best for best, _ in found] == [3, 4]
+    assert found[0][1].returns.size == played[0][3] == 4 + 8 + 16
+    assert [sum(own) for own in played] == [96, 96]
 
 
 def test_one_that_was_dropped_early_does_not_win_by_its_few_episodes():
     # Returns in the first round of ten episodes, and in the last one of twenty.
     returns = {0: (9.0, 1.0), 1: (8.0, 7.0), 2: (7.9, None), 3: (1.0, None)}
 
-    def fresh(number, count, first):
-        return Totals(np.full(count, returns[number][first > 0]), np.zeros((count, 1)))
+    def fresh(turns, count, first):
+        return [Totals(np.full(count, returns[number][first > 0]), np.zeros((count, 1))) for _, number in turns]
 
-    best, measured = selection.choose(fresh, 4, 80, lambda found: selection.score(LANE, ["cost"], found))
+    ((best, measured),) = selection.choose(fresh, [4], 10, [the_score])
     assert best == 1
     assert measured.returns.tolist() == [8.0] * 10 + [7.0] * 20
 
@@ -84,7 +91,7 @@ class Bet(gymnasium.Env):
 
 def test_a_training_ends_with_the_chosen_policy_and_stays_with_it(tmp_path, capsys, monkeypatch):
     choose = selection.choose
-    monkeypatch.setattr(selection, "choose", lambda *given: (3, choose(*given)[1]))  # not the last one
+    monkeypatch.setattr(selection, "choose", lambda *given: [(3, choose(*given)[0][1])])  # not the last one
     settings = {"num_envs": 4, "steps_per_env": 50, "hidden_sizes": (8,), "learning_rate": 3e-3}
     train = lambda **options: qcrl.train(
         "outage_ppo", Bet, qcrl.Outage(0.5, 0.3), 4000, out=tmp_path / "run", **settings, **options
@@ -108,3 +115,16 @@ def test_nothing_is_chosen_where_the_constraint_is_never_felt(tmp_path):
     settings = {"num_envs": 4, "steps_per_env": 50, "hidden_sizes": (8,)}
     run = qcrl.train("outage_ppo", Bet, qcrl.Outage(5, 0.3), 800, out=tmp_path / "run", progress=False, **settings)
     assert "chosen_after" not in checkpoints.read_info(run.policy_file(run.lanes[0]))
+
+
+def test_a_training_on_the_device_chooses_where_it_is_asked_to(tmp_path, capsys):
+    settings = {"num_envs": 8, "steps_per_env": 50, "hidden_sizes": (8,), "candidates": 4}
+    options = dict(steps=12_000, preset="fast", out=tmp_path / "run", out_of_phase=False, chunk_length=50, **settings)
+    run = qcrl.train("outage_ppo", "TwoPathEnv-v0", qcrl.Outage(15, 0.2), seeds=2, **options)
+    said = capsys.readouterr().err
+    for lane in run.lanes:
+        info = run.policy_of(lane).info
+        assert f"{lane}: choosing among the last 4 policies" in said
+        assert f"{lane}: that of iteration {info['iteration']} is kept" in said
+        assert info["chosen_after"] == 30
+    assert len(list((run.path / selection.RECENT).iterdir())) == 6

@@ -64,6 +64,8 @@ class Algorithm:
     """Environments of fixed length begin at different times, so that short iterations see every phase of an episode."""
     window: int = 100
     """Most recent episodes that metrics are taken over."""
+    candidates: int = 1
+    """Of so many policies of the last quarter of a training the best is kept, by fresh episodes; with 1 the last."""
     matmul_precision: Literal["float32", "tensorfloat32", "bfloat16"] = "tensorfloat32"
     """Type in which an accelerator multiplies matrices; a CPU computes in float32."""
 
@@ -78,7 +80,7 @@ class Algorithm:
             if get_origin(hint) is Literal and getattr(self, name) not in get_args(hint):
                 choices = ", ".join(map(str, get_args(hint)))
                 raise UserError(f"{name} is {getattr(self, name)!r}, but must be one of {choices}")
-        self.require("be at least 1", lambda x: x >= 1, "num_envs", "steps_per_env", "window")
+        self.require("be at least 1", lambda x: x >= 1, "num_envs", "steps_per_env", "window", "candidates")
         self.require("be greater than 0", lambda x: x > 0, "learning_rate")
         self.require("be below 2147483648", lambda x: x < 2**31, "steps_per_iteration")
         for field in dataclasses.fields(self):

@@ -26,7 +26,7 @@ from qcrl.algos.losses import value_loss
 from qcrl.algos.multiplier import Multiplier, episode_window
 from qcrl.algos.ppo import PPO
 from qcrl.algos.ppo_lag import PPOLag
-from qcrl.algos.presets import AS_RELEASED, HOST, SCALE, SCALE_STEPS, TUNED
+from qcrl.algos.presets import AS_RELEASED, CHOSEN, HOST, SCALE, SCALE_STEPS, TUNED
 from qcrl.algos.settings import PPOSettings
 from qcrl.constraints import Constraint, Mean, Outage, Steering, Unit
 from qcrl.envs.base import Described
@@ -227,9 +227,10 @@ OWN: Settings = dict(
 tuned = OutagePPO(**AS_RELEASED | TUNED | OWN, integral_gain=0.025, proportional_gain=0.3, error_clip=1.0)
 scale = replace(tuned, **SCALE)
 # Two cores: a small network, and a batch of 48 episodes. So small a network cannot serve policy and critics at once.
-fast = replace(
-    tuned, num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), separate_critics=True, learning_rate=1e-3
+FAST: Settings = dict(
+    num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), separate_critics=True, learning_rate=1e-3, **CHOSEN
 )
+fast = replace(tuned, **FAST)
 # A limit may be hundreds of steps' costs: the last of them must be told apart, and what is spent now is missed long
 # after.
 OWN_HOST: Settings = dict(

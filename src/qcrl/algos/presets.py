@@ -59,6 +59,8 @@ SCALE: Settings = dict(
 SCALE_STEPS = 60_000_000
 # Nothing is known of a user's task beforehand: rewards and costs are counted in what they turn out to be.
 SCALED: Settings = dict(reward_scale="auto", cost_scale="auto")
+# A multiplier steers the outage of many policies in a row. The last one alone may lie on either side of the target.
+CHOSEN: Settings = dict(candidates=8)
 # Environments that run in Python: what has proved itself for PPO on many tasks, with scales that follow the task, and
 # gains that count per step. `training.fit` makes the batch smaller where the simulator is slow. A batch holds a few
 # episodes: what a hundred of them say of the costs comes too late, and the multiplier swings.
@@ -96,6 +98,7 @@ HOST: Settings = dict(
     driver_window=20,
     error_clip=1.0,
     target_margin=0.1,
+    **CHOSEN,
 )
 # A small network without memory, and a batch that two CPU cores handle in a fraction of a second.
 SMALL: Settings = dict(

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.losses import value_loss
-from qcrl.algos.presets import SCALED
+from qcrl.algos.presets import CHOSEN, SCALED
 from qcrl.algos.sac import SAC, Params, SACActor
 from qcrl.constraints import Constraint, CVaR, Unit
 from qcrl.envs.base import Described
@@ -133,6 +133,7 @@ HOST: Settings = dict(
     replay_size=300_000,
     start_steps=1000,
     **SCALED,
+    **CHOSEN,
 )
 
 

@@ -69,7 +69,7 @@ def train(
     step_timeout: seconds after which a worker that does not answer ends the training.
     on_error: stop, or restart an environment in Python that breaks; its episode then counts as cut off.
     recent: how many earlier policies of the last quarter of the training to keep, per lane, in policies/recent. Where
-        none are asked for, the preset host keeps some, and chooses among them and the last one by fresh episodes.
+        some are asked for, nothing is chosen among them, whatever the hyper-parameter `candidates` says.
     extra: what else config.json shall hold.
     greeting: what to say once nothing stands in the way.
     callback: is called with every row of metrics.csv, as a dictionary, as soon as there is one. Where it returns true,
@@ -92,10 +92,10 @@ def train(
             overrides = fit.complete(algo, environment, given, whole, workers, notes.append)  # type: ignore[arg-type]
     elif preset is None and resume:
         preset = fit.preset_before(out)
-    choosing = suited is not None and preset == suited and not recent
-    recent = selection.EARLIER if choosing else recent
     algorithm = hyperparameters.replace(algo, overrides)
     algorithm = checks.fit(algorithm, environment, overrides)
+    choosing = algorithm.candidates > 1 and not recent
+    recent = algorithm.candidates - 1 if choosing else recent
     lanes = checks.lanes(algorithm, constraint, seeds, first_seed, rates)
     environment = checks.reporting(environment, lanes)
     checks.check_costs(environment, lanes)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,16 +28,25 @@ RECENT = "policies/recent"
 """Where earlier policies of a training are kept, if they are."""
 RECENT_SHARE = 0.25
 """The last part of the training that they are of."""
-EARLIER = 7
-"""How many of them are candidates, beside the last policy."""
 STEPS_SHARE = 0.1
 """Steps of the fresh episodes, as a share of the training's."""
 FEWEST = 20
 """With fewer episodes than this there is no choice."""
 
 
-Play = Callable[[int, int, int], Totals]
-"""Plays a candidate, by its number, in so many episodes from a first one on."""
+class Choice(NamedTuple):
+    """A lane, and the policies that it has to choose from: the last one, then earlier ones."""
+
+    lane: Lane
+    policies: list[Path]
+    episodes: int
+    """That the choice may take."""
+
+
+Turn = tuple[int, int]
+"""Numbers of a choice, and of a candidate in it."""
+Play = Callable[[Sequence[Turn], int, int], list[Totals]]
+"""Plays candidates, in so many episodes each, from a first one on."""
 Score = Callable[[Totals], tuple[float, float]]
 """The lower, the better."""
 
@@ -59,50 +69,72 @@ def keep_best(run: Run, env: Described, workers: Workers, continuing: str, say: 
 
 
 def _keep_best(run: Run, env: Described, crew: Crew, say: Callable[[str], None]) -> None:
-    for lane in run.lanes:
-        last = run.policy_file(lane)
-        info = checkpoints.read_info(last)
-        late = kept_at(info["iteration"], EARLIER)
-        named = [run.path / RECENT / f"{lane}-i{iteration}.safetensors" for iteration in sorted(late)]
-        earlier = [path for path in named if path.exists()]
-        if not earlier or not info["alive"] or "chosen_after" in info or lane.constraint.ranged:
-            continue
-        rows = _late_rows(run, lane)
-        episodes = round(STEPS_SHARE / RECENT_SHARE * rows.size)
-        if episodes < FEWEST or not _felt(run, lane, env, rows):
-            continue
-        policies = [last, *earlier]
-        say(f"{lane}: choosing among the last {len(policies)} policies, by {episodes} fresh episodes")
-        fresh = partial(_play, run, env, lane, crew, policies)
-        best, measured = choose(fresh, len(policies), episodes, partial(score, lane, env.costs))
-        chosen = checkpoints.read_info(policies[best])["iteration"]
-        if best:
-            last.replace(run.path / RECENT / f"{lane}-i{info['iteration']}.safetensors")
-        checkpoints.adopt(policies[best], last, {"chosen_after": info["iteration"]})
+    choices = [choice for lane in run.lanes if (choice := _choice(run, env, lane)) is not None]
+    if not choices:
+        return
+    most, episodes = max(len(each.policies) for each in choices), min(each.episodes for each in choices)
+    for lane, _, _ in choices:
+        say(f"{lane}: choosing among the last {most} policies, by {episodes} fresh episodes")
+    count = at_first(episodes, most)
+
+    def fresh(turns: Sequence[Turn], episodes: int, first: int) -> list[Totals]:
+        lanes = [choices[choice].lane for choice, _ in turns]
+        policies = [run.policy_in(choices[choice].policies[number], choices[choice].lane) for choice, number in turns]
+        # The same episodes for all of a lane, so that luck with them counts for none.
+        jobs = [(policy, [lane.seed, *b"choose"]) for policy, lane in zip(policies, lanes)]
+        return play(jobs, env, episodes, first=first, batch=count, crew=crew)
+
+    scores = [partial(score, each.lane, env.costs) for each in choices]
+    best = choose(fresh, [len(each.policies) for each in choices], count, scores)
+    for (lane, policies, _), (number, measured) in zip(choices, best):
+        last, chosen = policies[0], policies[number]
+        iteration, after = (checkpoints.read_info(each)["iteration"] for each in (chosen, last))
+        if number:
+            last.replace(run.path / RECENT / f"{lane}-i{after}.safetensors")
+        checkpoints.adopt(chosen if number else last, last, {"chosen_after": after})
         found = f"mean return {measured.returns.mean():.4g}, {', '.join(_outcome(lane, env.costs, measured))}"
-        say(f"{lane}: that of iteration {chosen:,} is kept; in its {measured.returns.size} episodes: {found}")
+        say(f"{lane}: that of iteration {iteration:,} is kept; in its {measured.returns.size} episodes: {found}")
 
 
-def _play(
-    run: Run, env: Described, lane: Lane, crew: Crew, policies: Sequence[Path], number: int, count: int, first: int
-) -> Totals:
-    # The same episodes for all, so that luck with them counts for none.
-    seed = [lane.seed, *b"choose"]
-    return play([(run.policy_in(policies[number], lane), seed)], env, count, first=first, crew=crew)[0]
+def _choice(run: Run, env: Described, lane: Lane) -> Choice | None:
+    """What a lane has to choose from, if there is anything to choose, and to choose by."""
+    last = run.policy_file(lane)
+    info = checkpoints.read_info(last)
+    late = kept_at(info["iteration"], run.config["algorithm"]["fields"]["candidates"] - 1)
+    named = [run.path / RECENT / f"{lane}-i{iteration}.safetensors" for iteration in sorted(late)]
+    earlier = [path for path in named if path.exists()]
+    if not earlier or not info["alive"] or "chosen_after" in info or lane.constraint.ranged:
+        return None
+    rows = _late_rows(run, lane)
+    episodes = round(STEPS_SHARE / RECENT_SHARE * rows.size)
+    return Choice(lane, [last, *earlier], episodes) if episodes >= FEWEST and _felt(run, lane, env, rows) else None
 
 
-def choose(fresh: Play, candidates: int, episodes: int, score: Score) -> tuple[int, Totals]:
-    """The number of the best candidate, and its episodes: in every round the better half plays on."""
-    left, rounds = list(range(candidates)), math.ceil(math.log2(candidates))
-    found: dict[int, Totals] = {}
-    while len(left) > 1:
-        count = max(1, round(episodes / rounds / len(left)))
-        for number in left:
-            known = [found[number]] if number in found else []
-            more = fresh(number, count, sum(each.returns.size for each in known))
-            found[number] = joined([*known, more])
-        left = sorted(left, key=lambda number: score(found[number]))[: len(left) // 2]
-    return left[0], found[left[0]]  # not of all: those dropped early played few episodes, and may have been lucky
+def at_first(episodes: int, candidates: int) -> int:
+    """Episodes of each candidate in the first round, where all rounds together may have so many."""
+    return max(1, round(episodes / math.ceil(math.log2(candidates)) / candidates))
+
+
+def choose(fresh: Play, candidates: Sequence[int], count: int, scores: Sequence[Score]) -> list[tuple[int, Totals]]:
+    """The best candidate of every choice, and its episodes: after each round the better half plays on, twice as long.
+
+    candidates: how many each choice has.
+    """
+    left, played = [list(range(number)) for number in candidates], 0
+    found: dict[Turn, Totals] = {}
+
+    def better_half(choice: int, own: list[int]) -> list[int]:
+        ranked = sorted(own, key=lambda number: scores[choice](found[choice, number])) if len(own) > 1 else own
+        return ranked[: max(1, len(own) // 2)]
+
+    while max(map(len, left)) > 1:
+        turns = [(choice, number) for choice, own in enumerate(left) for number in own if len(own) > 1]
+        for turn, more in zip(turns, fresh(turns, count, played)):
+            found[turn] = joined([found[turn], more]) if played else more
+        played, count = played + count, 2 * count
+        left = [better_half(choice, own) for choice, own in enumerate(left)]
+    # Not the best of all: those dropped early played few episodes, and may have been lucky.
+    return [(own[0], found[choice, own[0]]) for choice, own in enumerate(left)]
 
 
 def score(lane: Lane, costs: Sequence[str], measured: Totals) -> tuple[float, float]:

@@ -47,16 +47,24 @@ class Episode(NamedTuple):
     """Whether all that was seen, done, earned and paid so far is a number."""
 
 
-class Part(NamedTuple):
-    """Episodes that run side by side, as one call of the compiled program after the other."""
+class Row(NamedTuple):
+    """Episodes of one policy, from number `first` on."""
 
-    jobs: list[tuple[Played, Seed]]
-    counted: list[int]
-    """Numbers of the policies that are asked about; more of the same may stand behind them, to fill the program."""
+    number: int
+    """Of the policy."""
     first: int
-    size: int
     wanted: int
-    """The first so many episodes are asked for."""
+    """More of them may run, to fill the program."""
+
+
+class Part(NamedTuple):
+    """Rows that run side by side, as one call of the compiled program after the other."""
+
+    rows: list[Row]
+    together: int
+    """Rows of the program; the last one stands in it several times if there are fewer."""
+    size: int
+    """Episodes of a row."""
 
 
 def play_on_device(
@@ -73,10 +81,11 @@ def play_on_device(
 
     Policies that differ in their numbers alone are played side by side, as many as there is room for. A CPU plays as
     many parts at a time as it has cores: XLA itself uses one for most of the steps. With a `batch`, every policy is
-    played in parts of that size, so that one program serves other numbers of episodes, too.
+    played in batches of that size, so that one program serves other numbers of episodes, too: for one policy batch by
+    batch, and for several on an accelerator as many batches side by side as there is room for.
     """
     alike = _alike([policy for policy, _ in jobs])
-    parts = [part for numbers in alike for part in _parts(jobs, numbers, episodes, first, batch)]
+    parts = [part for numbers in alike for part in _parts(numbers, episodes, first, batch)]
     stopped, lock = Event(), Lock()
 
     def advance(more: float) -> None:
@@ -86,7 +95,7 @@ def play_on_device(
             progress(more)
 
     together = (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
-    run = partial(_play_part, env=env, deterministic=deterministic, progress=advance, discount=discount)
+    run = partial(_play_part, jobs, env=env, deterministic=deterministic, progress=advance, discount=discount)
     with ThreadPoolExecutor(min(together, len(parts))) as pool:
         try:
             found = list(pool.map(run, parts))
@@ -96,30 +105,23 @@ def play_on_device(
             raise
     totals: dict[int, list[Totals]] = {}
     for part, own in zip(parts, found):
-        for number, each in zip(part.counted, own):
-            totals.setdefault(number, []).append(each)
+        for row, each in zip(part.rows, own):
+            totals.setdefault(row.number, []).append(each)
     return [joined(totals[number]) for number in range(len(jobs))]
 
 
-def _parts(
-    jobs: Sequence[tuple[Played, Seed]], alike: list[int], episodes: int, first: int, batch: int | None
-) -> list[Part]:
+def _parts(alike: list[int], episodes: int, first: int, batch: int | None) -> list[Part]:
     """Of policies that one program can play: several together, or where there is no room for two, each in parts."""
+    cpu = jax.default_backend() == "cpu"
     room = MOST_AT_ONCE.get(jax.default_backend(), MOST_ON_ACCELERATORS)
-    if batch or room < 2 * episodes:
-        size = batch or -(-episodes // -(-episodes // room))
-        parts = []
-        for number, start in itertools.product(alike, range(0, episodes, size)):
-            wanted = min(size, episodes - start)
-            parts.append(Part([jobs[number]], [number], first + start, wanted if batch else size, wanted))
-        return parts
-    together = -(-len(alike) // -(-len(alike) // (room // episodes)))
-    parts = []
-    for start in range(0, len(alike), together):
-        numbers = alike[start : start + together]
-        filled = [jobs[number] for number in (numbers + numbers[-1:] * together)[:together]]  # one program for all
-        parts.append(Part(filled, numbers, first, episodes, episodes))
-    return parts
+    size = min(batch, episodes) if batch else -(-episodes // -(-episodes // room))
+    rows = [
+        Row(number, first + start, min(size, episodes - start))
+        for number, start in itertools.product(alike, range(0, episodes, size))
+    ]
+    most = 1 if batch and (cpu or len(alike) == 1) else max(1, room // size)
+    together = -(-len(rows) // -(-len(rows) // most))
+    return [Part(rows[start : start + together], together, size) for start in range(0, len(rows), together)]
 
 
 def _alike(policies: Sequence[Played]) -> list[list[int]]:
@@ -133,33 +135,43 @@ def _alike(policies: Sequence[Played]) -> list[list[int]]:
 
 
 def _play_part(
-    part: Part, env: Environment, deterministic: bool, progress: Progress, discount: float | None
+    jobs: Sequence[tuple[Played, Seed]],
+    part: Part,
+    env: Environment,
+    deterministic: bool,
+    progress: Progress,
+    discount: float | None,
 ) -> list[Totals]:
-    """The episodes of one part, of each policy that is asked about."""
-    algorithm = part.jobs[0][0].algorithm
-    keys = jax.random.wrap_key_data(jnp.stack([jnp.asarray(key_words(seed)) for _, seed in part.jobs]))
-    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(policy.state for policy, _ in part.jobs))
-    action_keys, episode = _start(algorithm, env, part.size, keys, part.first)
+    """The episodes of one part, of each of its rows."""
+    filled = (part.rows + part.rows[-1:] * part.together)[: part.together]
+    policies, seeds = zip(*(jobs[row.number] for row in filled))
+    algorithm = policies[0].algorithm
+    keys = jax.random.wrap_key_data(jnp.stack([jnp.asarray(key_words(seed)) for seed in seeds]))
+    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(policy.state for policy in policies))
+    firsts = jnp.asarray([row.first for row in filled])
+    action_keys, episode = _start(algorithm, env, part.size, keys, firsts)
     stretches = -(-env.horizon // min(STRETCH, env.horizon))
     for _ in range(stretches):
         episode = _advance(algorithm, env, deterministic, discount or 1.0, states, action_keys, episode)
         jax.block_until_ready(episode)
-        progress(len(part.counted) * part.wanted / stretches)
+        progress(sum(row.wanted for row in part.rows) / stretches)
     found = jax.device_get((*episode.sums, episode.running, episode.finite))
-    returns, costs, discounted, running, finite = (each[:, : part.wanted] for each in found)
-    require_finite(env, finite)
-    if running.any():
-        raise UserError(
-            f"{running.sum()} episodes of {env.id} did not end within its horizon of {env.horizon} steps; "
-            "give the environment its true horizon"
-        )
-    each = range(len(part.counted))
-    return [Totals(returns[i], costs[i], None if discount is None else discounted[i]) for i in each]
+    totals = []
+    for place, row in enumerate(part.rows):
+        returns, costs, discounted, running, finite = (each[place, : row.wanted] for each in found)
+        require_finite(env, finite)
+        if running.any():
+            raise UserError(
+                f"{running.sum()} episodes of {env.id} did not end within its horizon of {env.horizon} steps; "
+                "give the environment its true horizon"
+            )
+        totals.append(Totals(returns, costs, None if discount is None else discounted))
+    return totals
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _start(algorithm: Acts, env: Environment, count: int, keys: Array, first: int) -> tuple[Array, Episode]:
-    """Keys for the actions, and episodes before their first step, of every policy."""
+def _start(algorithm: Acts, env: Environment, count: int, keys: Array, firsts: Array) -> tuple[Array, Episode]:
+    """Keys for the actions, and episodes before their first step, of every row."""
 
     def begin(key: Array, number: Array) -> tuple[Array, Episode]:
         reset_key, action_key = episode_keys(key, number)
@@ -170,7 +182,7 @@ def _start(algorithm: Acts, env: Environment, count: int, keys: Array, first: in
         sums = Sums(jnp.zeros(()), nothing, nothing)
         return action_key, Episode(env_state, inputs, memory, sums, jnp.bool(True), jnp.isfinite(obs).all())
 
-    return jax.vmap(jax.vmap(begin, (None, 0)), (0, None))(keys, first + jnp.arange(count))
+    return jax.vmap(jax.vmap(begin, (None, 0)))(keys, firsts[:, None] + jnp.arange(count))
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
