@@ -91,6 +91,7 @@ SETTINGS = dict(
     discount=1.0,
     learning_rate=3e-3,
     learning_rate_halving=150.0,
+    learning_rate_end=500.0,
     epochs=4,
     minibatches=1,
     clip=0.1,
@@ -108,13 +109,19 @@ SETTINGS = dict(
     driver_window=2048,
 )
 
+OWN = {
+    "outage_ppo": dict(outage_scale=1.0, out_of_phase=False, separate_critics=False),
+    "qcpo": dict(driver="outage", kappa=0.1, cost_gae_lambda=0.0, integral_gain=0.4, proportional_gain=4.0),
+    "ppo_lag": dict(cost_gae_lambda=0.95),
+}
+BOTH = qcrl.Outage(LIMIT, PROBABILITY, cost="time") & qcrl.Outage(LIMIT, PROBABILITY, cost="damage")
 
-def main(algo="outage_ppo", iterations=500, **options):
-    constraint = qcrl.Outage(LIMIT, PROBABILITY, cost="time") & qcrl.Outage(LIMIT, PROBABILITY, cost="damage")
-    return qcrl.train(algo, ThreeRoutes(), constraint, steps=1024 * iterations, **(SETTINGS | options))
+
+def train(algo="outage_ppo", constraint=BOTH, iterations=500, **options):
+    return qcrl.train(algo, ThreeRoutes(), constraint, 1024 * iterations, **(SETTINGS | OWN[algo] | options))
 
 
 if __name__ == "__main__":
-    run = main()
+    run = train()
     both = run.lanes[0].constraints
     print("best shares", best_shares(*both).round(3), "learned", shares(run.policy()).round(3))

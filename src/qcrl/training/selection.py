@@ -69,7 +69,11 @@ def keep_best(run: Run, env: Described, workers: Workers, continuing: str, say: 
 
 
 def _keep_best(run: Run, env: Described, crew: Crew, say: Callable[[str], None]) -> None:
-    choices = [choice for lane in run.lanes if (choice := _choice(run, env, lane)) is not None]
+    between = {lane: policies for lane in run.lanes if len(policies := _candidates(run, lane)) > 1}
+    # A long file: it is read once, and where there is something to choose.
+    table = run.episodes if between else {}
+    asked = [_choice(run, env, lane, policies, table) for lane, policies in between.items()]
+    choices = [choice for choice in asked if choice is not None]
     if not choices:
         return
     most, episodes = max(len(each.policies) for each in choices), min(each.episodes for each in choices)
@@ -96,18 +100,27 @@ def _keep_best(run: Run, env: Described, crew: Crew, say: Callable[[str], None])
         say(f"{lane}: that of iteration {iteration:,} is kept; in its {measured.returns.size} episodes: {found}")
 
 
-def _choice(run: Run, env: Described, lane: Lane) -> Choice | None:
-    """What a lane has to choose from, if there is anything to choose, and to choose by."""
+def _candidates(run: Run, lane: Lane) -> list[Path]:
+    """The last policy of a lane, and earlier ones if it has any to choose from."""
     last = run.policy_file(lane)
     info = checkpoints.read_info(last)
+    if not info["alive"] or "chosen_after" in info or lane.constraint.ranged:
+        return [last]
     late = kept_at(info["iteration"], run.config["algorithm"]["fields"]["candidates"] - 1)
     named = [run.path / RECENT / f"{lane}-i{iteration}.safetensors" for iteration in sorted(late)]
-    earlier = [path for path in named if path.exists()]
-    if not earlier or not info["alive"] or "chosen_after" in info or lane.constraint.ranged:
-        return None
-    rows = _late_rows(run, lane)
-    episodes = round(STEPS_SHARE / RECENT_SHARE * rows.size)
-    return Choice(lane, [last, *earlier], episodes) if episodes >= FEWEST and _felt(run, lane, env, rows) else None
+    return [last, *(path for path in named if path.exists())]
+
+
+def _choice(run: Run, env: Described, lane: Lane, policies: list[Path], table: dict[str, np.ndarray]) -> Choice | None:
+    """What a lane has to choose from, if there is anything to choose by: episodes, and that the constraint was felt.
+
+    Felt it was where some of these episodes were outages; for other kinds of constraints, where they cost something.
+    """
+    own = rows_of(table, lane.columns)
+    late = own[table["env_steps"][own] > (1 - RECENT_SHARE) * run.config["steps"]]
+    episodes = round(STEPS_SHARE / RECENT_SHARE * late.size)
+    measured = (each.measure(cost_column(table, env.costs, each.cost)[late]) for each in lane.constraints)
+    return Choice(lane, policies, episodes) if episodes >= FEWEST and any(each > 0 for each in measured) else None
 
 
 def at_first(episodes: int, candidates: int) -> int:
@@ -144,19 +157,6 @@ def score(lane: Lane, costs: Sequence[str], measured: Totals) -> tuple[float, fl
         own = measured.costs[:, costs.index(constraint.cost)]
         excess += max(0.0, constraint.suspect(own) - constraint.bound) / max(constraint.bound, 1e-9)
     return excess, -float(measured.returns.mean())
-
-
-def _late_rows(run: Run, lane: Lane) -> np.ndarray:
-    """Which rows of episodes.csv are of a lane, in the part of the training that candidates are of."""
-    table = run.episodes
-    rows = rows_of(table, lane.columns)
-    return rows[table["env_steps"][rows] > (1 - RECENT_SHARE) * run.config["steps"]]
-
-
-def _felt(run: Run, lane: Lane, env: Described, rows: np.ndarray) -> bool:
-    """Whether there is anything to choose by: outages in these episodes; for other kinds of constraints, costs."""
-    table = run.episodes
-    return any(each.measure(cost_column(table, env.costs, each.cost)[rows]) > 0 for each in lane.constraints)
 
 
 def _outcome(lane: Lane, costs: Sequence[str], measured: Totals) -> list[str]:
