@@ -17,6 +17,7 @@ from qcrl.bench import learn
 from qcrl.cli.main import main
 from qcrl.envs.host.environment import open_host
 from qcrl.nets.network import Inputs, Memory, Network, only_heads
+from qcrl.sampling.program import Workers
 from qcrl.training import fit
 from qcrl.training.fit import Pace
 
@@ -105,11 +106,11 @@ def test_a_batch_is_full_within_seconds(speed, workers, steps):
 def test_what_is_given_stays_and_the_rest_fits(tmp_path):
     env, said = open_host(Ragged), []
     host = build("outage_ppo", "host")
-    chosen = fit.complete(host, env, {}, 20_480, 0, said.append)
+    chosen = fit.complete(host, env, {}, 20_480, Workers(), said.append)
     follows = {"minibatches": 32, "learning_rate_end": 11.0, "gain_steps": 103}
     assert chosen == {"num_envs": 8, "steps_per_env": 256} | follows
     assert "an iteration is 8 environments x 256 steps" in said[0]
-    assert fit.complete(host, env, {"num_envs": 2, "steps_per_env": 40}, 800, 0, said.append) == {
+    assert fit.complete(host, env, {"num_envs": 2, "steps_per_env": 40}, 800, Workers(), said.append) == {
         "num_envs": 2,
         "steps_per_env": 40,
         "chunk_length": 40,
@@ -117,7 +118,7 @@ def test_what_is_given_stays_and_the_rest_fits(tmp_path):
         "learning_rate_end": 11.0,
         "gain_steps": 4,
     }
-    memory = fit.complete(host, env, {"num_envs": 4, "steps_per_env": 128, "lstm_size": 8}, 800, 0, said.append)
+    memory = fit.complete(host, env, {"num_envs": 4, "steps_per_env": 128, "lstm_size": 8}, 800, Workers(), said.append)
     assert (memory["separate_critics"], memory["minibatches"]) == (False, 8)
     replace(host, **memory)
     assert len(said) == 1

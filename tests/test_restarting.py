@@ -11,6 +11,8 @@ from qcrl import UserError
 from qcrl.envs.host import restarting
 from qcrl.envs.host.environment import open_host
 from qcrl.errors import BrokenEnvironment, WorkerFailure
+from qcrl.sampling.program import Workers
+from qcrl.training import fit
 
 CONSTRAINT = qcrl.Outage(5.0, 0.1)
 
@@ -47,6 +49,17 @@ def test_training_goes_on_and_counts(fragile, tmp_path):
     assert run.metrics["restarts"].tolist() == [(before + steps) // 30 - before // 30 for steps in (80, 160)]
     with pytest.raises(UserError, match="the solver has not converged"):
         qcrl.train("ppo_lag", fragile, CONSTRAINT, out=tmp_path / "other", **settings)
+
+
+def test_the_trial_before_a_training_goes_on_as_well(fragile):
+    env, said = open_host(fragile), []
+    fragile.taken = 29
+    assert fit.measure(env, Workers(on_error="restart"), said.append, seconds=0.0).steps_per_second > 0
+    assert "the solver has not converged" in said[0]
+    assert said[0].endswith("restarted")
+    fragile.taken = 29
+    with pytest.raises(UserError, match="the solver has not converged"):
+        fit.measure(env, Workers(), said.append, seconds=0.0)
 
 
 def test_the_broken_episode_is_cut_off_at_what_was_seen_last(fragile):

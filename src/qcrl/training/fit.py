@@ -14,6 +14,7 @@ from qcrl.envs.host.environment import HostEnv
 from qcrl.envs.host.spaces import random_actions
 from qcrl.kinds import Settings
 from qcrl.runs.folder import read_config
+from qcrl.sampling.program import Workers
 
 MEASURED = 0.5
 """Seconds that the simulator is tried for, if one step does not take longer."""
@@ -37,10 +38,15 @@ class Pace(NamedTuple):
     episode_length: float
 
 
-def measure(env: HostEnv, seconds: float = MEASURED) -> Pace:
-    """With random actions; where no episode has ended, its length is what it has lasted so far."""
+def measure(env: HostEnv, workers: Workers, say: Callable[[str], None], seconds: float = MEASURED) -> Pace:
+    """With random actions; where no episode has ended, its length is what it has lasted so far.
+
+    In this process, where a worker would take longer to start; but not where the environment may break.
+    """
     rng, steps, ended = np.random.default_rng(0), 0, 0
-    with closing(env.fleet(1)) as fleet:
+    restart = workers.on_error == "restart"
+    processes = min(1, workers.processes) if restart else 0
+    with closing(env.fleet(1, processes, workers.timeout, say, restart)) as fleet:
         obs = fleet.reset([0])
         begun = time.perf_counter()
         while (taken := time.perf_counter() - begun) < seconds or not steps:
@@ -83,13 +89,13 @@ def preset_before(out: str | Path | None) -> str | None:
 
 
 def complete(
-    algorithm: Algorithm, env: HostEnv, given: Settings, steps: float, workers: int, say: Callable[[str], None]
+    algorithm: Algorithm, env: HostEnv, given: Settings, steps: float, workers: Workers, say: Callable[[str], None]
 ) -> Settings:
     """What was given, and what fits it: the batch to the simulator, the rest to the batch and the training's steps."""
     filled = dict(given)
     if env.make is not None and not {"num_envs", "steps_per_env"} & given.keys():
-        pace = measure(env)
-        size = batch(pace, algorithm.steps_per_iteration, workers)
+        pace = measure(env, workers, say)
+        size = batch(pace, algorithm.steps_per_iteration, workers.processes)
         filled["num_envs"] = algorithm.num_envs if size >= algorithm.steps_per_iteration else algorithm.num_envs // 2
         filled["steps_per_env"] = size // filled["num_envs"]
         say(

@@ -82,6 +82,7 @@ def train(
     overrides, rates = checks.learning_rates(overrides)
     environment = find_environment(env, cost)
     notes = [greeting] if greeting else []  # what is wrong is said first, and alone
+    stepping = Workers(workers, step_timeout, on_error)
     suited = suited_preset(environment)
     if isinstance(algo, str):
         preset = default_preset(algo, suited) if preset is None else preset
@@ -89,7 +90,7 @@ def train(
         if suited is not None and preset == suited:
             given = fit.chosen_before(out) | overrides if resume else overrides
             whole = checks.length(algo, preset, steps, environment)
-            overrides = fit.complete(algo, environment, given, whole, workers, notes.append)  # type: ignore[arg-type]
+            overrides = fit.complete(algo, environment, given, whole, stepping, notes.append)  # type: ignore[arg-type]
     elif preset is None and resume:
         preset = fit.preset_before(out)
     algorithm = hyperparameters.replace(algo, overrides)
@@ -102,7 +103,6 @@ def train(
     steps = checks.length(algorithm, preset, steps)
     if not checkpoint_interval >= 0:
         raise UserError(f"checkpoint_interval is {checkpoint_interval}, but must be a number of seconds from 0 on")
-    stepping = Workers(workers, step_timeout, on_error)
     program.check_environments(algorithm, environment, len(lanes), stepping)
     if wandb is not None:
         require_wandb()
