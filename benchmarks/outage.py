@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,22 +124,36 @@ def name_of(cells: list[Cell], seeds: list[int]) -> str:
 
 def run_side_by_side(todo: list[Program], path: Path, args: argparse.Namespace) -> None:
     """Each program in a process of its own: one compiles while another trains."""
-    end, running = time.monotonic() + 60 * args.minutes, {}
-    share = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     options = ["--runs", str(args.runs), "--steps-scale", str(args.steps_scale)]
     options += ["--episodes-scale", str(args.episodes_scale)]
+    commands = {
+        name_of(*each): [
+            *(sys.executable, __file__, "--cells", *(cell.name for cell in each[0])),
+            *("--seeds", *map(str, each[1]), *options),
+        ]
+        for each in todo
+    }
+
+    def keep(name: str, code: int) -> None:
+        print(f"{name}: exit code {code}", flush=True)
+        append(path, read(args.runs / f"{name}.csv") if code == 0 else [])
+
+    side_by_side(commands, args.jobs, args.minutes, keep)
+
+
+def side_by_side(commands: dict[str, list[str]], jobs: int, minutes: float, keep: Callable[[str, int], None]) -> None:
+    """Runs so many commands at a time, for so long, and hands on the name and exit code of each that ends."""
+    end, todo, running = time.monotonic() + 60 * minutes, list(commands), {}
+    share = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     while todo or running:
-        while todo and len(running) < args.jobs and time.monotonic() < end:
-            cells, seeds = todo.pop(0)
-            names = [cell.name for cell in cells]
-            command = [sys.executable, __file__, "--cells", *names, "--seeds", *map(str, seeds), *options]
-            running[subprocess.Popen(command, env=share)] = name_of(cells, seeds)
+        while todo and len(running) < jobs and time.monotonic() < end:
+            name = todo.pop(0)
+            running[subprocess.Popen(commands[name], env=share)] = name
         time.sleep(0.5)
         for process, name in list(running.items()):
             if process.poll() is not None:
                 del running[process]
-                print(f"{name}: exit code {process.returncode}", flush=True)
-                append(path, read(args.runs / f"{name}.csv") if process.returncode == 0 else [])
+                keep(name, process.returncode)
         if time.monotonic() > end:
             for process in running:
                 process.terminate()
@@ -188,11 +202,11 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def append(path: Path, rows: list[dict]) -> None:
+def append(path: Path, rows: list[dict], columns: Sequence[str] = ("cell", *COLUMNS, *MEASURED)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     known = read(path)
     with open(path, "w", newline="") as file:
-        table = csv.DictWriter(file, ["cell", *COLUMNS, *MEASURED], lineterminator="\n")
+        table = csv.DictWriter(file, columns, lineterminator="\n")
         table.writeheader()
         table.writerows([*known, *rows])
 

@@ -10,6 +10,7 @@ import pytest
 
 import qcrl
 from host_envs import Ragged
+from qcrl import UserError
 from qcrl.algos.find import build, default_preset
 from qcrl.algos.losses import normalised, policy_loss
 from qcrl.algos.scales import Scale
@@ -93,6 +94,13 @@ def test_gains_count_per_step_and_not_per_iteration():
 
     assert moved(8, 64) == pytest.approx(moved(1, 512), rel=0.05)
     assert moved(8, 64) > 1.01 * build("ppo_lag", "host").initial_multiplier
+
+
+@pytest.mark.parametrize("wrong", [{"num_envs": 0}, {"steps_per_env": "abc"}, {"chunk_length": 0}, {"num_envs": 2.5}])
+def test_bad_batches_are_refused_with_the_reason(wrong, tmp_path):
+    name = next(iter(wrong))
+    with pytest.raises(UserError, match=f"{name} is"):
+        qcrl.train("qcpo", Ragged, qcrl.Outage(5.0, 0.1), 100, out=tmp_path / "r", progress=False, **wrong)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from qcrl.algos import hyperparameters
 from qcrl.algos.find import build
 from qcrl.cli.main import main
 from qcrl.envs.base import Description
+from qcrl.envs.host.products import Product
 from qcrl.envs.host.spaces import Actions
 from qcrl.runs.files import file_hash
 from qcrl.runs.forward import build as build_forward
@@ -246,6 +247,41 @@ def test_onnx_acts_as_numpy_does(saved, kind):
     assert action.shape == drawn.shape
     np.testing.assert_allclose(action.mean(axis=0), drawn.mean(axis=0), atol=0.15)
     np.testing.assert_allclose(action.std(axis=0), drawn.std(axis=0), atol=0.15)
+
+
+def test_onnx_gives_the_parts_of_an_action(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from qcrl.runs import onnx_export
+
+    steer = {"kind": "box", "shape": [2], "dtype": "float64", "low": [-2.0, None], "high": [3.0, None]}
+    gear = {"kind": "choice", "counts": [3], "start": [1], "shape": None, "dtype": "int64"}
+    lamps = {"kind": "choice", "counts": [2, 4], "start": [0, 5], "shape": [2, 1], "dtype": "int64"}
+    actions = Product(json.dumps({"parts": {"gear": gear, "rest": {"parts": [steer, lamps]}}}))
+    algorithm = hyperparameters.replace(build("qcpo", "fast"), SMALL | {"num_envs": 4})
+    save(tmp_path / "p.safetensors", algorithm, replace(NUMBERS, action_size=11, actions=actions), shaken)
+    policy = Policy.load(tmp_path / "p.safetensors", "numpy")
+    model = onnx_export.build(policy).SerializeToString()
+    assert onnx_export.compare(policy, model) < 1e-5
+    session = onnxruntime.InferenceSession(model)
+    parts = {each.name: each.shape for each in session.get_outputs() if each.name.startswith("action")}
+    assert parts == {"action.gear": ["batch"], "action.rest.0": ["batch", 2], "action.rest.1": ["batch", 2, 1]}
+    # Looked at by the export itself: an option counted from elsewhere is noticed.
+    other = replace(policy.env, actions=Product(actions.tree.replace("[1]", "[2]")))
+    policy.env = other
+    assert onnx_export.compare(policy, model) > 0.1
+
+
+def test_bad_costs_and_observations_are_one_sentence(saved):
+    policy = Policy.load(saved("budget and time"), "numpy")
+    many = policy.initial(batch=3)
+    for obs, carry, cost, message in (
+        (np.zeros(4), policy.initial(), -1.0, "never negative"),
+        (np.zeros(4), policy.initial(), "much", "must be numbers, one of each"),
+        ("abc", policy.initial(), 0.0, "must be an array of numbers"),
+        (np.zeros((3, 4)), many, np.zeros(2), "must be numbers, 3 of each"),
+    ):
+        with pytest.raises(UserError, match=message):
+            policy(obs, carry._replace(time=carry.time + 1), cost=cost)
 
 
 def test_the_command_exports_the_certified_policy(evaluated, tmp_path, capsys):

@@ -93,7 +93,7 @@ def test_what_is_declared_is_imported_and_the_other_way_round():
     names -= {"qcrl", *sys.stdlib_module_names}
     known = packages_distributions()
     homes = {name: {home.lower() for home in known.get(name, [name])} for name in names}
-    optional = {"torch", "cloudpickle", "safety_gymnasium", *extras, *(each.replace("-", "_") for each in extras)}
+    optional = {"torch", "cloudpickle", *extras, *(each.replace("-", "_") for each in extras)}
     assert [name for name, own in homes.items() if not own & (declared | optional)] == []
     assert declared - set().union(*homes.values()) == set()
 

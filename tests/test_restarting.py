@@ -1,5 +1,6 @@
 """Simulators that fail: with on_error=restart their episode is cut off, they are made anew, and this is counted."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ from qcrl import UserError
 from qcrl.envs.host import restarting
 from qcrl.envs.host.environment import open_host
 from qcrl.errors import BrokenEnvironment, WorkerFailure
+from qcrl.evaluation.verdict import verdict
 from qcrl.sampling.program import Workers
 from qcrl.training import fit
 
@@ -60,6 +62,22 @@ def test_the_trial_before_a_training_goes_on_as_well(fragile):
     fragile.taken = 29
     with pytest.raises(UserError, match="the solver has not converged"):
         fit.measure(env, Workers(), said.append, seconds=0.0)
+
+
+def test_a_trial_that_breaks_too_often_says_what_it_found(fragile, monkeypatch):
+    env = open_host(fragile)
+    monkeypatch.setattr(restarting, "MOST", 3)
+    pace = fit.measure(env, Workers(on_error="restart"), lambda text: None, seconds=60.0)
+    assert pace.episode_length is not None
+
+
+def test_where_fresh_episodes_break_those_of_the_training_are_judged(fragile, tmp_path, monkeypatch):
+    settings = {"steps": 2000, "progress": False, **SMALL, "epochs": 1}
+    run = qcrl.train("ppo_lag", fragile, CONSTRAINT, out=tmp_path / "run", on_error="restart", **settings)
+    env = replace(open_host(fragile), horizon=5)
+    assert "last training episodes, as in fresh ones" in verdict(run, env)
+    monkeypatch.setattr(fragile, "every", 10**9)
+    assert "fresh episodes;" in verdict(run, env)
 
 
 def test_the_broken_episode_is_cut_off_at_what_was_seen_last(fragile):

@@ -156,6 +156,41 @@ def test_a_training_and_its_policies_keep_to_the_space(tmp_path, make):
     if make is Masked:
         with pytest.raises(UserError, match="needs one with 6 entries"):
             policy(obs, policy.initial())
+        with pytest.raises(UserError, match="allows nothing"):
+            policy(obs, policy.initial(), mask=np.array([1, 1, 1, 0, 0, 0]))
+
+
+class Wrapped(gymnasium.Wrapper):
+    def action_masks(self):
+        return np.array([1, 0, 0, 0, 0, 1])
+
+
+def test_masks_of_a_wrapper_are_found_before_those_within():
+    host = open_host(lambda: Wrapped(Parts(spaces.MultiDiscrete([3, 3]))))
+    assert host.masks == 6
+    within = replace(host, make=lambda: Wrapped(Masked(method=True)))
+    for each in (host, within):
+        np.testing.assert_array_equal(each.fleet(1).reset([0])[0, 2:], [1, 0, 0, 0, 0, 1])
+
+
+def test_a_mask_must_come_with_reset_as_well_and_leave_a_choice():
+    class Late(Parts):
+        def step(self, action):
+            *values, info = super().step(action)
+            return *values, info | {"action_mask": np.ones(3)}
+
+    with pytest.raises(UserError, match="an action mask with a step, but none with reset"):
+        open_host(lambda: Late(spaces.Discrete(3)))
+
+    class Stuck(Masked):
+        def step(self, action):
+            *values, info = super().step(action)
+            return *values, info | {"action_mask": np.array([1, 1, 1, 0, 0, 0])}
+
+    fleet = replace(open_host(Masked), make=Stuck).fleet(1)
+    fleet.reset([0])
+    with pytest.raises(UserError, match="step 1: the action mask allows nothing"):
+        fleet.step(np.array([[1, 0]]))
 
 
 def test_masks_are_found_and_must_stay():

@@ -182,6 +182,15 @@ def test_mistakes_are_told_before_anything_is_written(fake, tmp_path, monkeypatc
     assert not (tmp_path / "run").exists()
 
 
+def test_from_python_kinds_are_looked_at_before_anything_is_done(tmp_path):
+    for given, message in (
+        ({"constraint": 0.1}, "the constraint is 0.1, but must be one such as"),
+        ({"constraint": qcrl.Outage(15, 0.1), "callback": 3}, "callback is 3, but must be a function"),
+    ):
+        with pytest.raises(UserError, match=message):
+            qcrl.train("ppo_lag", "TwoPathEnv-v0", out=tmp_path / "r", progress=False, **given)
+
+
 def test_an_existing_run_is_not_overwritten(fake, tmp_path):
     run = train(tmp_path / "run")
     before = (run.path / "metrics.csv").read_bytes()

@@ -57,7 +57,13 @@ if find_spec("gymnasium") is not None:  # a bare machine can train without it
 def __getattr__(name: str) -> Any:
     """Public names are fetched on first use, so that importing qcrl, and `qcrl --help`, do not wait for JAX."""
     if name in _HOMES:
-        return getattr(import_module(f"qcrl.{_HOMES[name]}"), name)
+        try:
+            return getattr(import_module(f"qcrl.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name != "jax":
+                raise
+            advice = "pip install jax, or run a policy without it: qcrl.Policy.load(file)"
+            raise ModuleNotFoundError(f"qcrl.{name} needs JAX, which is not installed; {advice}", name="jax") from None
     if name in __all__:
         return import_module(f"qcrl.{name}")
     raise AttributeError(f"module 'qcrl' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Environment steps per second of the JAX engine, the MuJoCo engine and, where installed, Safety-Gymnasium."""
+"""Environment steps per second of the JAX engine and the MuJoCo engine."""
 
 import argparse
 import importlib.util
@@ -36,13 +36,6 @@ def run(args: argparse.Namespace) -> None:
         )
         rows.append([id, f"{fast:,.0f}", f"{compile_seconds:.1f}", *_against(fast, slow)])
     print_table(["task", "JAX steps/s", "compiled in s", "MuJoCo steps/s", "JAX / MuJoCo"], rows)
-    if importlib.util.find_spec("safety_gymnasium"):
-        import safety_gymnasium
-
-        peer = _stepping_speed(safety_gymnasium.make("SafetyPointGoal1-v0"), args.steps)
-        print(f"\nSafety-Gymnasium SafetyPointGoal1-v0: {peer:,.0f} steps/s")
-    else:
-        print("\nSafety-Gymnasium is not installed: not compared.")
 
 
 def _against(fast: float, slow: float | None) -> list[str]:

@@ -187,7 +187,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from qcrl.evaluation.verdict import verdict  # not above: --help need not wait for scipy
 
-        print(verdict(run, env))
+        print(verdict(run, env, given["workers"], given["step_timeout"]))
     except KeyboardInterrupt as interrupt:
         raise type(interrupt)(f"stopped before the verdict; the trained run is saved in {run.path}") from None
     except UserError as error:

@@ -9,60 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from qcrl.envs.host.products import Product
 from qcrl.errors import UserError
 from qcrl.kinds import Json
 from qcrl.nets.images import filters
 from qcrl.runs.checkpoints import write_file
 from qcrl.runs.forward import FORBIDDEN, LOG_STD_RANGE, Known, Left, NetworkForward, SoftForward, one_hots
 from qcrl.runs.numpy_policy import NumpyPolicy
+from qcrl.runs.onnx_actions import away, to_env
+from qcrl.runs.onnx_graph import Graph
 
 OPSET = 17
 TOLERANCE = 1e-5
 """How far actions may lie from those of NumPy."""
-
-
-class Graph:
-    """Nodes in the order in which they are added; values are known by name."""
-
-    def __init__(self) -> None:
-        import onnx
-
-        self.onnx = onnx
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-        self.inputs: dict[str, int] = {}
-
-    def input(self, name: str, size: int) -> str:
-        self.inputs[name] = size
-        return name
-
-    def constant(self, value: Any, dtype: type = np.float32) -> str:
-        name = f"c{len(self.constants)}"
-        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(value, dtype), name))
-        return name
-
-    def add(self, operator: str, *values: str, outputs: Sequence[str] = (), **attributes: Any) -> str:
-        names = list(outputs) or [f"n{len(self.nodes)}"]
-        self.nodes.append(self.onnx.helper.make_node(operator, list(values), names, **attributes))
-        return names[0]
-
-    def linear(self, x: str, layer: tuple[np.ndarray, np.ndarray]) -> str:
-        return self.add("Add", self.add("MatMul", x, self.constant(layer[0])), self.constant(layer[1]))
-
-    def clip(self, x: str, low: Any, high: Any) -> str:
-        return self.add("Min", self.add("Max", x, self.constant(low)), self.constant(high))
-
-    def join(self, parts: Sequence[str]) -> str:
-        return parts[0] if len(parts) == 1 else self.add("Concat", *parts, axis=-1)
-
-    def columns(self, x: str, first: int, last: int) -> str:
-        bounds = [self.constant([at], np.int64) for at in (first, last, -1)]
-        return self.add("Slice", x, *bounds)
-
-    def call(self, x: str, name: str) -> str:
-        """The same value under a name that users see."""
-        return self.add("Identity", x, outputs=[name])
 
 
 def export(policy: NumpyPolicy, path: Path) -> None:
@@ -91,17 +49,10 @@ def build(policy: NumpyPolicy) -> Any:
         assert isinstance(net, SoftForward)
         outputs = _soft(graph, net, policy)
     raw = graph.call(outputs.pop("raw"), "raw_action")
-    whole: bool = False
-    shape: tuple[int, ...] = (env.action_size,)
-    if isinstance(env.actions, Product):
-        whole, shape = True, (len(env.actions.choices),)
-    elif env.actions is not None:
-        whole, shape = env.actions.discrete, env.actions.shape
-    graph.call(_to_env(graph, raw, policy), "action")
-    declared = {
-        "action": (kinds.INT64 if whole else kinds.FLOAT, shape),
-        "raw_action": (kinds.FLOAT, (env.action_size,)),
-    }
+    declared = {}
+    for name, part in to_env(graph, raw, policy).items():
+        declared[graph.call(part.value, name)] = kinds.INT64 if part.whole else kinds.FLOAT, part.shape
+    declared["raw_action"] = kinds.FLOAT, (env.action_size,)
     for name, value in outputs.items():
         declared[graph.call(value, f"next_{name}")] = kinds.FLOAT, (graph.inputs[name],)
     make = helper.make_tensor_value_info
@@ -253,34 +204,6 @@ def _soft(graph: Graph, net: SoftForward, policy: NumpyPolicy) -> dict[str, str]
     return {"raw": graph.add("Tanh", drawn)}
 
 
-def _to_env(graph: Graph, raw: str, policy: NumpyPolicy) -> str:
-    """What the environment takes."""
-    actions = policy.env.actions
-    if actions is None:
-        return raw
-    if isinstance(actions, Product):
-        return _options(graph, raw, actions)
-    if actions.discrete:
-        chosen = graph.add("ArgMax", raw, axis=-1, keepdims=0)
-        return graph.add("Add", chosen, graph.constant(actions.start, np.int64))
-    low, high, free, middle, half, _ = actions.map
-    scaled = graph.add("Mul", graph.clip(raw, -1.0, 1.0), graph.constant(half))
-    mapped = graph.add("Add", scaled, graph.constant(middle))
-    if free is not None:
-        mapped = graph.add("Where", graph.constant(free, bool), raw, mapped)
-    limited = graph.clip(mapped, low, high)
-    return graph.add("Reshape", limited, graph.constant([-1, *actions.shape], np.int64))
-
-
-def _options(graph: Graph, raw: str, actions: Product) -> str:
-    """The option taken at each choice, counted from 0; numbers are left to the raw action."""
-    first, taken = actions.numbers, []
-    for size in actions.choices:
-        taken.append(graph.add("ArgMax", graph.columns(raw, first, first + size), axis=-1, keepdims=1))
-        first += size
-    return graph.join(taken)
-
-
 def compare(policy: NumpyPolicy, model: bytes, rows: int = 64, steps: int = 3) -> float:
     """The largest distance between raw actions of onnxruntime and of NumPy, over steps with random inputs.
 
@@ -290,6 +213,7 @@ def compare(policy: NumpyPolicy, model: bytes, rows: int = 64, steps: int = 3) -
 
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
+    parts = [each.name for each in session.get_outputs() if each.name.startswith("action")]
     rng, worst = np.random.default_rng(0), 0.0
     carry = policy.fresh(None, rows)._replace(asked=rng.random((rows, 2), np.float32) if "asked" in names else ())
     memory = {name: None for name in names if name in ("hidden", "cell", "late_cost")}
@@ -300,7 +224,9 @@ def compare(policy: NumpyPolicy, model: bytes, rows: int = 64, steps: int = 3) -
         feed = _feed(known, names) | {"noise": np.zeros_like(carry.action)}
         blank = {"hidden": 0, "cell": 1, "late_cost": -1}
         feed |= {n: carry.memory[blank[n]] if x is None else x for n, x in memory.items()}
-        raw, *later = session.run(["raw_action", *(f"next_{name}" for name in memory)], feed)
+        asked = ["raw_action", *parts, *(f"next_{name}" for name in memory)]
+        raw, *later = session.run(asked, feed)
+        found, later = dict(zip(parts, later)), later[len(parts) :]
         head, _ = policy.forward(known, carry.memory)
         numbers = np.tanh(head.mean) if policy.forward.squashed else head.mean
         count = numbers.shape[-1]
@@ -308,7 +234,7 @@ def compare(policy: NumpyPolicy, model: bytes, rows: int = 64, steps: int = 3) -
         lost = np.where(best == raw[:, count:], 0.0, best - raw[:, count:]) * head.logits
         groups = np.split(lost, np.cumsum(policy.forward.choices)[:-1], axis=-1)
         distances = [raw[:, :count] - numbers, *(group.sum(axis=-1) for group in groups)]
-        worst = max(worst, *(float(np.abs(each).max(initial=0.0)) for each in distances))
+        worst = max(worst, away(policy, raw, found), *(float(np.abs(each).max(initial=0.0)) for each in distances))
         memory = dict(zip(memory, later))
         seen = policy.env.observation_size - policy.env.masks
         mask = obs[:, seen:] if policy.env.masks else None

@@ -64,6 +64,8 @@ class Policy:
         check_name("backend", backend, BACKENDS)
         if not path.is_file():
             raise UserError(f"there is no policy file {path}; the policies of a run are in its policies folder")
+        if backend == "jax" and not find_spec("jax"):
+            raise UserError("JAX is not installed; leave out backend='jax': in NumPy the policy acts alike")
         return import_module(f"qcrl.runs.{backend}_policy").load(path)
 
     def initial(
@@ -143,7 +145,10 @@ class Policy:
 
     def known(self, obs: np.ndarray, carry: Carry, reward: Number | None = None, cost: Number | None = None) -> Known:
         """What is known before a step, checked."""
-        obs = np.asarray(obs, np.float32)
+        try:
+            obs = np.asarray(obs, np.float32)
+        except (ValueError, TypeError):
+            raise UserError(f"the observation is {obs!r}, but must be an array of numbers") from None
         batch = carry.spent.shape[:-1]
         if self.env.images and obs.size == math.prod(batch + self._shape):
             obs = obs.reshape(batch + self._shape)  # images may be given as they are
@@ -163,7 +168,13 @@ class Policy:
                         f"call it with {name}=..."
                     )
         told = begun or batch
-        last_reward, last_cost = self._told(carry, reward, cost) if told else (0.0, np.zeros_like(carry.spent))
+        try:
+            last_reward, last_cost = self._told(carry, reward, cost) if told else (0.0, np.zeros_like(carry.spent))
+        except UserError:
+            raise
+        except (ValueError, TypeError):
+            each = f"{len(carry.spent)} of each" if batch else "one of each"
+            raise UserError(f"reward is {reward!r} and cost {cost!r}, but must be numbers, {each}") from None
         return Known(obs, carry.action, last_reward, last_cost, carry.spent + last_cost, carry.time, carry.asked)
 
     def _told(self, carry: Carry, reward: Number | None, cost: Number | None) -> tuple[Number, np.ndarray]:
@@ -181,6 +192,8 @@ class Policy:
             last_cost[first] = 0.0
         if not (_finite(last_reward) and _finite(last_cost)):
             raise UserError("the reward or the cost of the step before is not finite; give the numbers of that step")
+        if last_cost.min() < 0:
+            raise UserError(f"the cost of the step before is {cost}, but costs are never negative; give what it cost")
         return last_reward, last_cost
 
     def _costs(self, cost: Number, axes: int) -> np.ndarray:
@@ -198,6 +211,8 @@ class Policy:
             given = "none" if mask is None else f"one of shape {np.shape(mask)}"
             asked = f"one with {self.env.masks} entries" if self.env.masks else "none"
             raise UserError(f"the action mask is {given}, but this policy needs {asked}")
+        if self.env.actions is not None and not self.env.actions.allows(np.asarray(mask)):
+            raise UserError("the action mask allows nothing, but must allow an option of every choice")
         return np.concatenate([np.asarray(obs, np.float32), np.asarray(mask, np.float32)], axis=-1)
 
     def _blank(self, rng: np.random.Generator, *batch: int) -> Tree:

@@ -1,5 +1,6 @@
 """Settings that fit an environment in Python: a batch that its simulator fills in seconds, and what follows from it."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -9,9 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
 from qcrl.envs.host.environment import HostEnv
 from qcrl.envs.host.spaces import random_actions
+from qcrl.errors import BrokenEnvironment, WorkerFailure
 from qcrl.kinds import Settings
 from qcrl.runs.folder import read_config
 from qcrl.sampling.program import Workers
@@ -35,26 +38,28 @@ class Pace(NamedTuple):
     """How quickly an environment is stepped, and how long its episodes are."""
 
     steps_per_second: float
-    episode_length: float
+    episode_length: float | None
+    """None where none has ended."""
 
 
 def measure(env: HostEnv, workers: Workers, say: Callable[[str], None], seconds: float = MEASURED) -> Pace:
-    """With random actions; where no episode has ended, its length is what it has lasted so far.
-
-    In this process, where a worker would take longer to start; but not where the environment may break.
-    """
+    """With random actions, in a worker where there are any; until it breaks too often, where it may break."""
     rng, steps, ended = np.random.default_rng(0), 0, 0
     restart = workers.on_error == "restart"
-    processes = min(1, workers.processes) if restart else 0
-    with closing(env.fleet(1, processes, workers.timeout, say, restart)) as fleet:
+    with closing(env.fleet(1, max(0, min(1, workers.processes)), workers.timeout, say, restart)) as fleet:
         obs = fleet.reset([0])
         begun = time.perf_counter()
         while (taken := time.perf_counter() - begun) < seconds or not steps:
             masks = obs[:, obs.shape[1] - env.masks :]
-            out = fleet.step(random_actions(env.actions, env.action_size, rng, masks))
+            try:
+                out = fleet.step(random_actions(env.actions, env.action_size, rng, masks))
+            except (BrokenEnvironment, WorkerFailure):
+                if not restart or not steps:
+                    raise
+                break
             obs, ended = out.obs, ended + int(out.ended.sum())
             steps += 1
-    return Pace(steps / taken, steps / max(ended, 1))
+    return Pace(steps / taken, steps / ended if ended else None)
 
 
 def batch(pace: Pace, most: int, workers: int = 0) -> int:
@@ -64,6 +69,8 @@ def batch(pace: Pace, most: int, workers: int = 0) -> int:
     return max(LEAST, most >> halvings)
 
 
+COUNTS = ("num_envs", "steps_per_env", "chunk_length")
+"""What batches are made of."""
 GAINS = 200
 """Times that the multiplier's gains count in a training: it must be able to rise in a short one, and not swing in a
 long one."""
@@ -93,15 +100,19 @@ def complete(
 ) -> Settings:
     """What was given, and what fits it: the batch to the simulator, the rest to the batch and the training's steps."""
     filled = dict(given)
+    with contextlib.suppress(ValueError):
+        filled |= {name: hyperparameters.coerce(int, given[name]) for name in COUNTS if name in given}
+    if not all(isinstance(filled.get(name, 1), int) and filled.get(name, 1) > 0 for name in COUNTS):
+        return filled  # is refused with the reason later
     if env.make is not None and not {"num_envs", "steps_per_env"} & given.keys():
         pace = measure(env, workers, say)
         size = batch(pace, algorithm.steps_per_iteration, workers.processes)
         filled["num_envs"] = algorithm.num_envs if size >= algorithm.steps_per_iteration else algorithm.num_envs // 2
         filled["steps_per_env"] = size // filled["num_envs"]
-        say(
-            f"{env.id} takes {pace.steps_per_second:,.0f} steps a second and about {pace.episode_length:,.0f} steps an "
-            f"episode: an iteration is {filled['num_envs']} environments x {filled['steps_per_env']} steps"
-        )
+        length = pace.episode_length
+        lasts = "no episode has ended so far" if length is None else f"an episode has about {length:,.0f} steps"
+        shape = f"{filled['num_envs']} environments x {filled['steps_per_env']} steps"
+        say(f"{env.id} takes {pace.steps_per_second:,.4g} steps a second, and {lasts}: an iteration is {shape}")
     if not hasattr(algorithm, "chunk_length"):
         return filled
     value = lambda name: filled.get(name, getattr(algorithm, name))

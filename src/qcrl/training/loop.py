@@ -79,6 +79,8 @@ def train(
     """
     if isinstance(algo, str):
         find(algo)
+    if callback is not None and not callable(callback):
+        raise UserError(f"callback is {callback!r}, but must be a function of a row of metrics")
     overrides, rates = checks.learning_rates(overrides)
     environment = find_environment(env, cost)
     notes = [greeting] if greeting else []  # what is wrong is said first, and alone

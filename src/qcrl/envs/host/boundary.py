@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from qcrl.envs.host.costs import CostSource, Info
-from qcrl.envs.host.spaces import flatten
+from qcrl.envs.host.spaces import describe_actions, flatten
 from qcrl.envs.host.values import copied, flag, mapping, number, shown
 from qcrl.errors import BrokenEnvironment, UserError, WorkerFailure
 from qcrl.kinds import GymEnv, Tree
@@ -83,10 +83,11 @@ def close(env: GymEnv, where: Where) -> None:
 
 def read_mask(env: GymEnv, info: Info) -> Float[np.ndarray, " option"] | None:
     """info["action_mask"], or what `action_masks()` returns, as one row; None where there is neither."""
-    raw = info.get("action_mask")
-    if raw is None:
-        method = getattr(getattr(env, "unwrapped", env), "action_masks", None)
+    raw, part = info.get("action_mask"), env
+    while raw is None and part is not None:  # a wrapper may have the method, or what it wraps
+        method = getattr(part, "action_masks", None)
         raw = method() if callable(method) else None
+        part = getattr(part, "env", None)
     if raw is None:
         return None
     parts = raw.values() if isinstance(raw, dict) else raw if isinstance(raw, tuple | list) else [raw]
@@ -112,12 +113,15 @@ class Single:
     def __init__(self, env: GymEnv, source: CostSource, name: str, masks: int = 0) -> None:
         """`masks` is how many options there are that may be masked, 0 where none are; they follow the observation."""
         self.masks = masks
+        self.actions = describe_actions(env.action_space, name)[0] if masks else None
         self.env = env
         self.source = source
         self.name = name
         self.steps = 0
         self.obs: Tree = None
         """What was observed last: the environment's own object, or a copy where a cost function is given it later."""
+        self.info: Info = {}
+        """What the last step reported."""
         self.compares = any(each.function is not None for each in source.each)
 
     def where(self) -> str:
@@ -167,7 +171,7 @@ class Single:
                 mapping(info),
                 len(values),
             )
-            self.obs = self.kept(obs)
+            self.obs, self.info = self.kept(obs), seen.info
         return seen
 
     def kept(self, obs: Tree) -> Tree:
@@ -188,6 +192,8 @@ class Single:
         if found is None or found.size != self.masks:
             what = "is missing" if found is None else f"has {found.size} entries"
             self.refuse(f"the action mask {what}, but must have {self.masks} entries at every step")
+        if self.actions is not None and not self.actions.allows(found):
+            self.refuse("the action mask allows nothing, but must allow an option of every choice, or end the episode")
         return found
 
     def refuse(self, what: str) -> NoReturn:

@@ -40,8 +40,9 @@ class Elsewhere:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         except OSError as error:
             raise UserError(f"{python} cannot be run ({error.strerror}); give the path of a Python") from None
-        self.python = python
+        self.python, self.made = python, False
         about = unpack(self._ask({"make": env}))
+        self.made = True
         self.observation_space, self.action_space = (
             space(about[name], env) for name in ("observation_space", "action_space")
         )
@@ -74,8 +75,12 @@ class Elsewhere:
             line = ""
         if not line:
             code = self.process.wait()
-            raise UserError(f"the process of {self.python} ended with exit code {code}; it needs NumPy and Gymnasium")
-        reply = json.loads(line)
+            advice = "mend it" if self.made else "it needs NumPy and Gymnasium"
+            raise UserError(f"the process of {self.python} ended with exit code {code}; {advice}")
+        try:
+            reply = json.loads(line)
+        except ValueError:
+            raise UserError(f"{self.python} said {line.strip()[:80]!r}; is it a Python?") from None
         if "error" in reply:
             raise UserError(f"in {self.python}: {reply['error']}")
         return reply["reply"]

@@ -11,7 +11,10 @@ import os
 import signal
 import sys
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    sys.exit(1)  # the other side says what is missing
 
 
 def pack(value):

@@ -231,6 +231,8 @@ def _try(
         trial.reset(0)
         action = _sample(env, env_id) if allowed is None else action
     trial.step(action)
+    if allowed is None and boundary.read_mask(env, trial.info) is not None:
+        raise UserError(f"{env_id} gives an action mask with a step, but none with reset; give it with both")
     return source
 
 

@@ -66,6 +66,11 @@ class Product:
             rows[place] = _row(built, place)
         return rows
 
+    def allows(self, mask: np.ndarray) -> bool:
+        """Whether action masks, which are of the options, leave one at every choice."""
+        groups = (slice(each.start - self.numbers, each.stop - self.numbers) for each in self._groups)
+        return all(bool(np.any(mask[..., each], axis=-1).all()) for each in groups)
+
     @cached_property
     def _groups(self) -> list[slice]:
         """Where the options of every choice lie in an action."""
@@ -82,12 +87,17 @@ class Product:
 
 def leaves(part: Json) -> Iterator[Leaf]:
     """The parts of a tree that have no parts, in their order."""
+    return (leaf for _, leaf in placed(part))
+
+
+def placed(part: Json, *path: str | int) -> Iterator[tuple[tuple[str | int, ...], Leaf]]:
+    """They, each with the keys and places that lead to it."""
     if "parts" in part:
         inner = part["parts"]
-        for each in inner.values() if isinstance(inner, dict) else inner:
-            yield from leaves(each)
+        for key, each in inner.items() if isinstance(inner, dict) else enumerate(inner):
+            yield from placed(each, *path, key)
     else:
-        yield part
+        yield path, part
 
 
 def describe(space: GymSpace) -> Json | None:

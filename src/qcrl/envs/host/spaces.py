@@ -49,6 +49,10 @@ class Actions:
         chosen = mapped.astype(dtype, copy=False)
         return chosen if len(self.shape) == 1 else chosen.reshape(*actions.shape[:-1], *self.shape)
 
+    def allows(self, mask: Float[np.ndarray, "*batch option"]) -> bool:
+        """Whether action masks leave a choice."""
+        return bool(np.any(mask, axis=-1).all())
+
     @cached_property
     def map(self) -> tuple[Any, ...]:
         """Bounds, which numbers lack one if any do, middle and half width of the others, and the type of actions."""
@@ -124,8 +128,8 @@ def check_observations(space: GymSpace, env_id: str) -> int:
 
     if not _is_flat(space):
         raise UserError(
-            f"the observation space of {env_id} is {space}, but only Box, Discrete, and Dict or Tuple of them can be "
-            "trained; wrap the environment with gymnasium.wrappers.TransformObservation"
+            f"the observation space of {env_id} is {space}, but only Box, Discrete, MultiDiscrete, MultiBinary, and "
+            "Dict or Tuple of them can be trained; wrap the environment with gymnasium.wrappers.TransformObservation"
         )
     return flatdim(space)
 

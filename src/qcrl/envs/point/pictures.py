@@ -3,17 +3,21 @@
 Colours are Okabe and Ito's, which colour-blind eyes can tell apart; every kind of object also has a shape.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageDraw
 
 from qcrl.envs.point.tasks import Task
 from qcrl.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Place = Sequence[float] | np.ndarray
 Frame = UInt8[np.ndarray, "size size 3"]
@@ -34,9 +38,9 @@ class Scene(NamedTuple):
 
     task: Task
     """Sizes and the placement square."""
-    robot: Float[np.ndarray, "2"]
+    robot: Float[np.ndarray, 2]
     heading: float
-    goal: Float[np.ndarray, "2"] | None
+    goal: Float[np.ndarray, 2] | None
     """None in button tasks."""
     hazards: Float[np.ndarray, "hazards 2"]
     buttons: Float[np.ndarray, "buttons 2"]
@@ -71,6 +75,8 @@ class Pen:
         self.half_width = half_width
         self.scale = image.width / (2 * half_width)
         self._middle = image.width / 2
+        from PIL import ImageDraw  # not above: a computer that runs policies need not have it
+
         self._draw = ImageDraw.Draw(image, "RGBA")
         self._stroke = max(1, round(image.width / 200))
 
@@ -124,9 +130,15 @@ def _draw_task(scene: Scene, size: int, trail: Sequence[Place]) -> Image.Image:
 
 
 @lru_cache(maxsize=8)
+def _blank(size: int, colour: tuple[int, int, int]) -> Image.Image:
+    from PIL import Image
+
+    return Image.new("RGB", (size * _SMOOTHING,) * 2, colour)
+
+
 def _floor(extent: float, size: int) -> Image.Image:
     """The empty world: the placement square with a grid of half metres."""
-    image = Image.new("RGB", (size * _SMOOTHING,) * 2, PAPER)
+    image = _blank(size, PAPER)
     pen = Pen(image, extent + MARGIN)
     pen.polygon([(-extent, -extent), (extent, -extent), (extent, extent), (-extent, extent)], WHITE)
     for k in range(-math.floor(2 * extent), math.floor(2 * extent) + 1):
@@ -183,7 +195,7 @@ def _turned(centre: Place, angle: float, x: float, y: float) -> tuple[float, flo
 
 def _draw_two_paths(scene: TwoPathScene, size: int) -> Image.Image:
     """Route 1 above, route 2 below, start on the left, goal on the right."""
-    image = Image.new("RGB", (size * _SMOOTHING,) * 2, WHITE)
+    image = _blank(size, WHITE)
     pen = Pen(image, 1.0)
 
     def place(route: int, share: float) -> tuple[float, float]:
