@@ -109,10 +109,10 @@ def complete(
         size = batch(pace, algorithm.steps_per_iteration, workers.processes)
         filled["num_envs"] = algorithm.num_envs if size >= algorithm.steps_per_iteration else algorithm.num_envs // 2
         filled["steps_per_env"] = size // filled["num_envs"]
-        length = pace.episode_length
+        speed, length = pace
         lasts = "no episode has ended so far" if length is None else f"an episode has about {length:,.0f} steps"
         shape = f"{filled['num_envs']} environments x {filled['steps_per_env']} steps"
-        say(f"{env.id} takes {pace.steps_per_second:,.4g} steps a second, and {lasts}: an iteration is {shape}")
+        say(f"{env.id} takes {speed:,.{0 if speed >= 10 else 2}f} steps a second, and {lasts}: an iteration is {shape}")
     if not hasattr(algorithm, "chunk_length"):
         return filled
     value = lambda name: filled.get(name, getattr(algorithm, name))
