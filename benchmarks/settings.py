@@ -47,8 +47,10 @@ def main() -> int:
         return 0
     done = {row["program"] for row in read(args.out)}
     programs = [program for each in args.what for program in expanded(each) if program not in done]
-    options = sys.argv[1 + sys.argv[1:].index(args.what[-1]) + 1 :]
-    commands = {each: [sys.executable, __file__, each, "--here", *options] for each in programs}
+    options = ["--here", "--runs", str(args.runs), "--seeds", *map(str, args.seeds)]
+    for name in ("candidates", "episodes", "steps_scale"):
+        options += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    commands = {each: [sys.executable, __file__, each, *options] for each in programs}
 
     def keep(program: str, code: int) -> None:
         print(f"{time.strftime('%H:%M:%S')} {program}: exit code {code}", flush=True)
@@ -81,7 +83,9 @@ def train_and_evaluate(program: str, args: argparse.Namespace) -> None:
     steps = max(1, round(args.steps_scale * algorithms()["outage_ppo"].lengths[preset]))
     constraints = [qcrl.Outage(15, probability) for probability in STEERED[preset]]
     out = args.runs / program.replace("/", "-")
-    run = qcrl.train("outage_ppo", task, constraints, steps, args.seeds, preset, out, progress=False, **overrides)
+    run = qcrl.train(
+        "outage_ppo", task, constraints, steps, args.seeds, preset, out, resume=True, progress=False, **overrides
+    )
     found = []
     for lane in run.lanes:
         kept = run.policy_file(lane)

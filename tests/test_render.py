@@ -93,6 +93,13 @@ def test_two_paths_show_the_route_taken():
     assert middle[0][1] < middle[1][1] == pytest.approx(middle[2][1], abs=1)
 
 
+def test_pictures_share_no_paper():
+    scene = TwoPathScene(1, 1, 4)
+    first = draw(scene, 80)
+    assert (draw(scene._replace(position=3), 80) != first).any()
+    np.testing.assert_array_equal(draw(scene, 80), first)
+
+
 def test_the_gallery_shows_all_four_tasks():
     picture = np.asarray(compose()).astype(int)
     quarters = np.array_split(picture, 4, axis=1)

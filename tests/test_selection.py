@@ -128,3 +128,17 @@ def test_a_training_on_the_device_chooses_where_it_is_asked_to(tmp_path, capsys)
         assert f"{lane}: that of iteration {info['iteration']} is kept" in said
         assert info["chosen_after"] == 30
     assert len(list((run.path / selection.RECENT).iterdir())) == 6
+
+
+def test_how_many_episodes_choose_depends_on_no_other_lane(tmp_path, monkeypatch):
+    settings = {"num_envs": 4, "steps_per_env": 50, "hidden_sizes": (8,), "progress": False}
+    choice, choose, counts = selection._choice, selection.choose, []
+    fewer = lambda run, env, lane, *given: choice(run, env, lane, *given)._replace(episodes=400 if lane.seed else 100)
+    counted = lambda fresh, candidates, count, scores: (
+        counts.append((len(candidates), count)) or choose(fresh, candidates, count, scores)
+    )
+    monkeypatch.setattr(selection, "_choice", fewer)
+    monkeypatch.setattr(selection, "choose", counted)
+    run = qcrl.train("outage_ppo", Bet, qcrl.Outage(0.5, 0.3), 4000, seeds=3, out=tmp_path / "run", **settings)
+    assert counts == [(1, selection.at_first(100, 6)), (2, selection.at_first(400, 6))]
+    assert all("chosen_after" in run.policy_of(lane).info for lane in run.lanes)

@@ -12,6 +12,7 @@ from gymnasium import spaces
 import qcrl
 from host_envs import SMALL
 from qcrl import UserError
+from qcrl.envs.host import boundary
 from qcrl.envs.host.environment import open_host
 from qcrl.envs.host.spaces import describe_actions, read_actions
 from qcrl.nets import distributions
@@ -171,6 +172,22 @@ def test_masks_of_a_wrapper_are_found_before_those_within():
     within = replace(host, make=lambda: Wrapped(Masked(method=True)))
     for each in (host, within):
         np.testing.assert_array_equal(each.fleet(1).reset([0])[0, 2:], [1, 0, 0, 0, 0, 1])
+
+
+def test_masks_are_looked_for_where_there_are_choices_and_however_environments_are_tied_together():
+    class Tied(Parts):
+        def __init__(self):
+            super().__init__(spaces.Box(-1, 1, (2,)))
+            self.env = gymnasium.Wrapper(self)
+            self.action_masks = lambda: 1 / 0
+
+        def reset(self, *, seed=None, options=None):
+            return super().reset(seed=seed)[0], {"action_mask": np.ones(2)}
+
+    assert open_host(Tied).masks == 0
+    assert [type(each) for each in boundary.layers(Tied())] == [Tied]
+    tied = Wrapped(Tied())
+    assert boundary.layers(tied) == [tied, tied.env]
 
 
 def test_a_mask_must_come_with_reset_as_well_and_leave_a_choice():

@@ -90,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
     if "promises" in options:
         options["promise"] = options.pop("promises")
     if is_promise(run, options):
-        if "episodes" in kept:
-            options.setdefault("episodes", kept["episodes"])
+        for name in kept.keys() & {"episodes", "sequential", "key"}:
+            options.setdefault(name, kept[name])
         return keep_promise(run, options)
     for certificate in certify_all(run, **options):
         print(certificate)

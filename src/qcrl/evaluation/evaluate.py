@@ -133,7 +133,8 @@ class Player:
         self.deterministic = deterministic
         self.processes = processes
         self.progress = progress
-        self.crew = Crew((processes or 0) if self.engine == "host" else 0)
+        timeout = run.config.get("stepping", {}).get("step_timeout", 60.0)
+        self.crew = Crew((processes or 0) if self.engine == "host" else 0, timeout)
         weakref.finalize(self, self.crew.close)
 
     def __call__(self, lanes: Sequence[Lane], episodes: int, purpose: str, episode_seed: int) -> dict[Lane, Results]:

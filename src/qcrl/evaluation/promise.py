@@ -118,7 +118,7 @@ def train_to_certify(
 ) -> tuple[Run, Outcome]:
     """Train below a promise, then choose and certify a policy. What cannot work is said before anything is trained."""
     require_confidence(confidence)
-    key = signing_key(key)
+    signing = signing_key(key)
     asked = [constraint] if isinstance(constraint, Constraint | Together) else list(constraint)
     environment = find_environment(env, options.pop("cost", None))
     taken = length(algo, preset, steps, environment)
@@ -132,7 +132,9 @@ def train_to_certify(
     if options.get("resume") and out is not None and (Path(out) / "config.json").exists():
         wanted = _resumed(load(out), wanted, aim, promise, confidence, taken, engine_of(environment))
     aims = ", ".join(f"{each.probability:g}" for each in wanted)
-    kept = {"probability": promise, "confidence": confidence, "episodes": count}
+    kept: Json = {"probability": promise, "confidence": confidence, "episodes": count}
+    kept |= {"sequential": True} if sequential else {}
+    kept |= {"key": str(key)} if isinstance(key, str | Path) else {}
     run = loop.train(
         algo,
         environment,
@@ -153,7 +155,7 @@ def train_to_certify(
         confidence,
         episodes=count,
         sequential=sequential,
-        key=key,
+        key=signing,
         env=environment,
         processes=options.get("workers") or None,
         progress=progress,

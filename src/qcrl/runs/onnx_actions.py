@@ -70,7 +70,10 @@ def _mapped(graph: Graph, raw: str, actions: Actions) -> Part:
 
 
 def away(policy: NumpyPolicy, raw: np.ndarray, found: dict[str, np.ndarray]) -> float:
-    """How far outputs lie from what the raw action is to the environment, as a share where they are large."""
+    """How far outputs lie from what the raw action is to the environment, as a share of the largest of the rows.
+
+    What NumPy rounds to few digits may lie so far away.
+    """
     actions = policy.env.actions
     built = raw if actions is None else actions.to_env(raw)
     nested = isinstance(actions, Product) and actions.nested
@@ -78,6 +81,7 @@ def away(policy: NumpyPolicy, raw: np.ndarray, found: dict[str, np.ndarray]) -> 
     worst = 0.0
     for path in paths:
         own = np.array([reduce(getitem, path, row) for row in built])
-        apart = np.abs(own.astype(float) - found[named(path)]) / np.maximum(1.0, np.abs(own))
-        worst = max(worst, float(apart.max(initial=0.0)))
+        rounded = np.finfo(own.dtype).eps if own.dtype == np.float16 else 0.0
+        apart = np.abs(own.astype(float) - found[named(path)]).max(initial=0.0)
+        worst = max(worst, float(apart / max(1.0, np.abs(own.astype(float)).max(initial=0.0)) - rounded))
     return worst

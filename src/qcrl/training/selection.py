@@ -74,12 +74,19 @@ def _keep_best(run: Run, env: Described, crew: Crew, say: Callable[[str], None])
     table = run.episodes if between else {}
     asked = [_choice(run, env, lane, policies, table) for lane, policies in between.items()]
     choices = [choice for choice in asked if choice is not None]
-    if not choices:
-        return
-    most, episodes = max(len(each.policies) for each in choices), min(each.episodes for each in choices)
-    for lane, _, _ in choices:
-        say(f"{lane}: choosing among the last {most} policies, by {episodes} fresh episodes")
-    count = at_first(episodes, most)
+    for lane, policies, episodes in choices:
+        say(f"{lane}: choosing among the last {len(policies)} policies, by {episodes} fresh episodes")
+    counts = [at_first(each.episodes, len(each.policies)) for each in choices]
+    # No lane's choice depends on another's; those with as many episodes play side by side.
+    for count in dict.fromkeys(counts):
+        own = [choice for choice, each in zip(choices, counts) if each == count]
+        _keep_best_of(run, env, own, count, crew, say)
+
+
+def _keep_best_of(
+    run: Run, env: Described, choices: Sequence[Choice], count: int, crew: Crew, say: Callable[[str], None]
+) -> None:
+    """`count`: episodes of each policy in the first round."""
 
     def fresh(turns: Sequence[Turn], episodes: int, first: int) -> list[Totals]:
         lanes = [choices[choice].lane for choice, _ in turns]
@@ -118,7 +125,9 @@ def _choice(run: Run, env: Described, lane: Lane, policies: list[Path], table: d
     """
     own = rows_of(table, lane.columns)
     late = own[table["env_steps"][own] > (1 - RECENT_SHARE) * run.config["steps"]]
-    episodes = round(STEPS_SHARE / RECENT_SHARE * late.size)
+    # Where episodes are of one length their number is that of all lanes, and so is the program that plays them.
+    counted = RECENT_SHARE * run.config["steps"] / env.horizon if env.fixed_length and late.size else late.size
+    episodes = round(STEPS_SHARE / RECENT_SHARE * counted)
     measured = (each.measure(cost_column(table, env.costs, each.cost)[late]) for each in lane.constraints)
     return Choice(lane, policies, episodes) if episodes >= FEWEST and any(each > 0 for each in measured) else None
 

@@ -81,13 +81,22 @@ def close(env: GymEnv, where: Where) -> None:
         getattr(env, "close", lambda: None)()
 
 
+def layers(env: GymEnv) -> list[GymEnv]:
+    """An environment, what it wraps and so on; the innermost is last, where it says what that is."""
+    found, innermost = [env], getattr(env, "unwrapped", env)
+    while (within := getattr(found[-1], "env", None)) is not None and found[-1] is not innermost:
+        if any(within is each for each in found):
+            break
+        found.append(within)
+    return found if any(innermost is each for each in found) else [*found, innermost]
+
+
 def read_mask(env: GymEnv, info: Info) -> Float[np.ndarray, " option"] | None:
     """info["action_mask"], or what `action_masks()` returns, as one row; None where there is neither."""
-    raw, part = info.get("action_mask"), env
-    while raw is None and part is not None:  # a wrapper may have the method, or what it wraps
-        method = getattr(part, "action_masks", None)
-        raw = method() if callable(method) else None
-        part = getattr(part, "env", None)
+    raw: Tree = info.get("action_mask")
+    if raw is None:
+        method = next(filter(callable, (getattr(each, "action_masks", None) for each in layers(env))), None)
+        raw = None if method is None else method()
     if raw is None:
         return None
     parts = raw.values() if isinstance(raw, dict) else raw if isinstance(raw, tuple | list) else [raw]

@@ -159,7 +159,7 @@ def open_host(env: str | GymEnv, cost: Costs | CostSource = None) -> HostEnv:
     found = source is None
     masks = find_masks(only, env_id)
     allowed = lambda row: random_actions(actions, action_size, np.random.default_rng(0), row[None, -masks:])[0]
-    source = _try(only, source, env_id, allowed if masks else None)
+    source = _try(only, source, env_id, allowed if masks else None, may_mask=options_of(actions, action_size) > 0)
     if make is not None:
         make, repeats = obeying(make, Local([only], source, env_id, masks=masks).envs[0])
         boundary.close(only, env_id)
@@ -171,10 +171,14 @@ def open_host(env: str | GymEnv, cost: Costs | CostSource = None) -> HostEnv:
     return HostEnv(env_id, make, kept, *seen, source, found, *limit, masks, images=find_images(space))
 
 
+def options_of(actions: Actions | Product, size: int) -> int:
+    """How many there are that might be masked."""
+    return sum(actions.choices) or size * actions.discrete
+
+
 def find_masks(env: GymEnv, env_id: str) -> int:
     """How many options may be masked: all, where the environment says which, else 0."""
-    actions, size = describe_actions(env.action_space, env_id)
-    options = sum(actions.choices) or size * actions.discrete
+    options = options_of(*describe_actions(env.action_space, env_id))
     if not options:
         return 0
     info = boundary.Single(env, CostSource(), env_id).raw_reset(0)
@@ -209,7 +213,11 @@ def _open_vector(env: GymEnv, source: CostSource | None) -> HostEnv:
 
 
 def _try(
-    env: GymEnv, source: CostSource | None, env_id: str, allowed: Callable[[np.ndarray], np.ndarray] | None
+    env: GymEnv,
+    source: CostSource | None,
+    env_id: str,
+    allowed: Callable[[np.ndarray], np.ndarray] | None,
+    may_mask: bool = True,
 ) -> CostSource:
     """Where the cost is, from one step with a random action; a cost that is not where it should be is an error now.
 
@@ -231,8 +239,11 @@ def _try(
         trial.reset(0)
         action = _sample(env, env_id) if allowed is None else action
     trial.step(action)
-    if allowed is None and boundary.read_mask(env, trial.info) is not None:
-        raise UserError(f"{env_id} gives an action mask with a step, but none with reset; give it with both")
+    if may_mask and allowed is None:
+        with boundary.guarded(env_id, "has an action mask at which was raised"):
+            late = boundary.read_mask(env, trial.info) is not None
+        if late:
+            raise UserError(f"{env_id} gives an action mask with a step, but none with reset; give it with both")
     return source
 
 

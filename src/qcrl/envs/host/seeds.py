@@ -19,8 +19,8 @@ from qcrl.envs.host.spaces import describe_actions, random_actions
 from qcrl.errors import BrokenEnvironment
 from qcrl.kinds import GymEnv
 
-STEPS, SECONDS = 20, 0.25
-"""How much is compared: so many steps, unless that takes longer; but one at least."""
+STEPS, SECONDS = 20, 3.0
+"""How much is compared: so many steps. Fewer, but one at least, where a step takes very long."""
 REPEATS = (
     "its instances have the same episodes, although they are reset with different seeds, and it keeps no generator "
     "that could be given them: a training repeats itself, and a certificate proves nothing, so let reset seed all "
@@ -37,7 +37,7 @@ def beginning(trial: Single, seed: int) -> Iterator[Float[np.ndarray, " number"]
     try:
         while taken < STEPS and (not taken or time.monotonic() - begun < SECONDS):
             obs, ended = trial.reset(seed), False
-            yield obs
+            yield obs.copy()
             while not ended and taken < STEPS and (not taken or time.monotonic() - begun < SECONDS):
                 action = random_actions(actions, size, rng, obs[None, obs.size - trial.masks :])[0]
                 obs, reward, cost, terminated, truncated = trial.step(action)

@@ -129,13 +129,13 @@ def _draw_task(scene: Scene, size: int, trail: Sequence[Place]) -> Image.Image:
     return image
 
 
-@lru_cache(maxsize=8)
 def _blank(size: int, colour: tuple[int, int, int]) -> Image.Image:
     from PIL import Image
 
     return Image.new("RGB", (size * _SMOOTHING,) * 2, colour)
 
 
+@lru_cache(maxsize=8)
 def _floor(extent: float, size: int) -> Image.Image:
     """The empty world: the placement square with a grid of half metres."""
     image = _blank(size, PAPER)
