@@ -299,3 +299,11 @@ def test_a_closed_pipe_is_no_error():
     command = f"{sys.executable} -m qcrl.cli.main train --help | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("usage: qcrl train [ALGO] [ENV] [options]\n", "")
+
+
+@pytest.mark.parametrize("option", ["--confidence 0.9", "--episodes 50", "--sequential", "--key k.pem"])
+def test_options_of_a_certificate_need_a_promise(option, tmp_path, capsys):
+    command = f"train ppo_lag TwoPathEnv-v0 --steps 100 --out {tmp_path}/run {option}"
+    assert main(command.split()) == 2
+    assert f"{option.split()[0]} is of a certificate, but nothing is promised" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -296,8 +296,8 @@ def test_advice_to_train_on_where_the_target_is_not_reached_yet(fake, tmp_path):
     [
         (dict(promise=0.1, episodes=0), "episodes is 0, but must be a whole number from 1"),
         (dict(promise=0.1, confidence=1.0), "confidence is 1.0"),
-        (dict(promise=0.0), "probability is 0.0"),
-        (dict(promise=1.0), "probability is 1.0"),
+        (dict(promise=0.0), "the promise is 0.0"),
+        (dict(promise=1.0), "the promise is 1.0"),
         (dict(promise=1e-5), "cannot be certified at 0.95 confidence with fewer than 299572"),
         (dict(promise=0.05), "the promise is 0.05, but 0.1 is to be trained for"),
     ],

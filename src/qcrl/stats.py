@@ -1,6 +1,7 @@
 """What episodes and seeds can tell: exact statements about outages, quantiles and CVaR, and the spread over seeds."""
 
 from collections.abc import Callable, Sequence
+from numbers import Real
 
 import numpy as np
 from jaxtyping import Float
@@ -140,7 +141,7 @@ def bootstrap_interval(
 
 def check_episodes(episodes: float) -> None:
     """Raise where nobody can run so many."""
-    if not 1 <= episodes <= MOST_EPISODES or episodes != int(episodes):
+    if not isinstance(episodes, Real) or not 1 <= episodes <= MOST_EPISODES or episodes != int(episodes):
         raise UserError(
             f"episodes is {episodes}, but must be a whole number from 1 to {MOST_EPISODES:g}; 1000 is a good start"
         )

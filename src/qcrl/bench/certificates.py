@@ -10,8 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from qcrl.bench import count, print_row, print_table
+from qcrl.errors import UserError
 from qcrl.evaluation import plan as plans
+from qcrl.evaluation.aim import promised
 from qcrl.evaluation.calibrate import Measured
+from qcrl.evaluation.certify import require_confidence
 from qcrl.evaluation.promise import HOPELESS, decide
 
 
@@ -70,6 +73,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    promised(args.promise)
+    require_confidence(args.confidence)
+    if not all(0 <= share * args.promise <= 1 for share in args.outages):
+        raise UserError(f"--outages are {args.outages}, but times the promise must lie between 0 and 1")
     header = "outage / promise", "plan", "attempts", "certified", "attempted", "episodes if attempted"
     print(f"{args.calls:,} calls each, promise {args.promise:g}, {args.candidates} candidates, seed {args.seed}")
     print_table(header, [])

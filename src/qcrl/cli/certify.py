@@ -81,13 +81,19 @@ def run(args: argparse.Namespace) -> int:
     from qcrl.runs.folder import load
 
     run = load(options.pop("run"))
-    kept = run.config.get("promise", {}) if args.promise is THE_RUN_S else {}
+    kept = run.config.get("promise", {})
+    if args.promise is not THE_RUN_S and args.promise != kept.get("probability"):
+        kept = {}
     if args.promise is THE_RUN_S:
         options["promise"] = kept.get("probability", run.lanes[0].probability)
     options = {name: value for name, value in options.items() if value is not None and value is not False}
     if "confidence" in kept:
         options.setdefault("confidence", kept["confidence"])
     if "promises" in options:
+        if len(run.lanes[0].constraints) == 1:
+            raise UserError("--promises are of several constraints, but this run has one; give --promise")
+        if "promise" in options:
+            raise UserError("--promise and --promises say the same; give one of them")
         options["promise"] = options.pop("promises")
     if is_promise(run, options):
         for name in kept.keys() & {"episodes", "sequential", "key"}:

@@ -183,6 +183,9 @@ def run(args: argparse.Namespace) -> int:
 
         options |= {name: given[name] for name in ("promise", "confidence", "episodes", "sequential", "key")}
         return promised.finish(*train_to_certify(*trained, **options))
+    for name in ("confidence", "episodes", "sequential", "key"):
+        if getattr(args, name):
+            raise UserError(f"--{name} is of a certificate, but nothing is promised; add --promise P, or leave it out")
     run = loop.train(*trained, **options)
     try:
         from qcrl.evaluation.verdict import verdict  # not above: --help need not wait for scipy

@@ -25,6 +25,13 @@ MOST_AFFORDED = 200_000
 """Episodes, unless more are asked for."""
 
 
+def promised(promise: object) -> float:
+    """The promise, if it is one."""
+    if not isinstance(promise, int | float) or not 0 < promise < 1:
+        raise UserError(f"the promise is {promise}, but must lie strictly between 0 and 1; 0.1 means one in ten")
+    return float(promise)
+
+
 def afforded(steps: float, env: Described, episodes: int | None = None) -> int:
     """How many episodes may certify: those asked for, or what a share of the training's steps makes."""
     if episodes is not None:

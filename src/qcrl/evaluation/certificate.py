@@ -1,5 +1,6 @@
 """The certificate itself: all that it asserts, one hash over it, a signature if there is a key, and its file."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -180,10 +181,16 @@ def episode_seed(policy_sha256: str, environment: Json, engine: str, determinist
     return int(canonical_hash(measured)[:12], 16)
 
 
-def write_certificate(run: Run, certificate: Certificate) -> Path:
+def write_certificate(run: Run, certificate: Certificate) -> Certificate:
+    """What stands in its file now: the same is not written again where that would lose a signature."""
     path = run.path / certificate.file
+    if certificate.signature is None and path.exists():
+        with contextlib.suppress(UserError):
+            before = read_certificate(path)
+            if before.whole and before.sha256 == certificate.sha256:
+                return before
     write_json(path, asdict(certificate))
-    return path
+    return certificate
 
 
 def earlier_certificates(run: Run, lanes: Sequence[Lane] | None = None) -> list[Certificate]:

@@ -1,6 +1,7 @@
 """Certificates: an exact one-sided bound on the outage of a policy, from episodes that nothing was chosen by."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -258,8 +259,7 @@ def certify_policy(
         at_run_time=chosen.lane.trained is not None,
         constraints=rows,
     ).sealed(key)
-    write_certificate(run, certificate)
-    return certificate
+    return write_certificate(run, certificate)
 
 
 def count_outages(play: Player, lane: Lane, policy: Path, plan: Plan, seed: int) -> tuple[str, list[int]]:
@@ -299,7 +299,7 @@ def _asked_together(
 
 
 def require_confidence(confidence: float) -> None:
-    if not 0 < confidence < 1:
+    if not isinstance(confidence, Real) or not 0 < confidence < 1:
         raise UserError(f"confidence is {confidence}, but it must lie strictly between 0 and 1; 0.95 means 95%")
 
 

@@ -86,6 +86,10 @@ class Plan:
         return sum(state.certified for state in states[:-1]) + float(last.alive[: outages + 1].sum())
 
 
+IMPOSSIBLE, WIDTH = 1e-30, 12.0
+"""Chances that are left out, and standard deviations beyond which they are smaller."""
+
+
 def carry_out(plan: Plan, count: Callable[[int, int], int]) -> tuple[str, list[int]]:
     """The verdict, and the outages at every look until it was clear.
 
@@ -214,9 +218,17 @@ def _walk(plan: Plan, outage: float, last: int | None = None, most: int = 0) -> 
 
 
 def _further(alive: Float[np.ndarray, " counts"], episodes: int, outage: float) -> Float[np.ndarray, " counts"]:
-    """The counts after so many more episodes; those beyond the last are left out."""
-    more = stats.binom.pmf(np.arange(len(alive)), episodes, outage)
-    return np.maximum(np.convolve(alive, more)[: len(alive)], 0.0)
+    """The counts after so many more episodes; those beyond the last are left out, and what is as good as impossible."""
+    reached = np.zeros(len(alive))
+    open_ = np.flatnonzero(alive > IMPOSSIBLE)
+    mean, width = episodes * outage, WIDTH * (episodes * outage * (1 - outage)) ** 0.5 + 60
+    more = np.arange(max(0, int(mean - width)), min(len(alive), int(mean + width) + 1))
+    if open_.size and more.size:
+        first, last = int(open_[0]), int(open_[-1])
+        ways = np.convolve(alive[first : last + 1], stats.binom.pmf(more, episodes, outage))
+        first += int(more[0])
+        reached[first : first + len(ways)] = ways[: max(0, len(alive) - first)]
+    return np.maximum(reached, 0.0)
 
 
 def _root(falling: Callable[[float], float]) -> float:

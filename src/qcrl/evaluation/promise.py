@@ -1,5 +1,6 @@
 """From a promise to a certificate: train below it, take the policy that can keep it, or say what to do if none can."""
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from qcrl.errors import UserError
 from qcrl.evaluation import certify as plain
 from qcrl.evaluation import plan as plans
 from qcrl.evaluation.advice import advice
-from qcrl.evaluation.aim import POWER, afforded, aimed, aimed_by, target
+from qcrl.evaluation.aim import POWER, afforded, aimed, aimed_by, promised, target
 from qcrl.evaluation.calibrate import (
     Candidate,
     Choice,
@@ -39,8 +40,12 @@ from qcrl.runs.lane import Lane
 from qcrl.sampling.play import can_play, engine_of
 from qcrl.training import loop, selection
 from qcrl.training.checks import length
+from qcrl.training.claim import resume_command
+from qcrl.training.interruption import Interrupted
 from qcrl.training.signature import with_arguments_of
 
+CONFIDENCE = 0.95
+"""Of a certificate, unless asked otherwise."""
 RECENT = 5
 """Recent policies of every training that are candidates, beside the last one."""
 HOPELESS = 0.25
@@ -84,7 +89,7 @@ def train(
     out: str | Path | None = None,
     *,
     promise: float | None = None,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     **options: Any,
 ) -> Run:
     """Train all seeds under all constraints side by side, as one compiled program, and return the run.
@@ -95,6 +100,8 @@ def train(
     confidence: of the certificate.
     """
     if promise is None:
+        if confidence != CONFIDENCE:
+            raise UserError(f"confidence is {confidence}, that of a certificate, but nothing is promised; give promise")
         return loop.train(algo, env, constraint, steps, seeds, preset, out, **options)
     return train_to_certify(algo, env, constraint, steps, seeds, preset, out, promise, confidence, **options)[0]
 
@@ -119,11 +126,12 @@ def train_to_certify(
     """Train below a promise, then choose and certify a policy. What cannot work is said before anything is trained."""
     require_confidence(confidence)
     signing = signing_key(key)
+    promise = promised(promise)
     asked = [constraint] if isinstance(constraint, Constraint | Together) else list(constraint)
     environment = find_environment(env, options.pop("cost", None))
     taken = length(algo, preset, steps, environment)
     count = afforded(taken, environment, episodes)
-    aim = target(Outage(0.0, promise).probability, 1 - confidence, aimed_by(count, taken, environment))
+    aim = target(promise, 1 - confidence, aimed_by(count, taken, environment))
     wanted = [aimed(each, promise, aim) for each in asked]
     if not can_play(environment):
         raise UserError(f"{environment.id} is a vector environment; to promise, give the function that makes one")
@@ -149,17 +157,20 @@ def train_to_certify(
         greeting=f"to promise {promise:g} at {confidence:.4g} confidence with {count:,} episodes, trains for {aims}",
         **options,
     )
-    return run, keep(
-        run,
-        promise,
-        confidence,
-        episodes=count,
-        sequential=sequential,
-        key=signing,
-        env=environment,
-        processes=options.get("workers") or None,
-        progress=progress,
-    )
+    try:
+        return run, keep(
+            run,
+            promise,
+            confidence,
+            episodes=count,
+            sequential=sequential,
+            key=signing,
+            env=environment,
+            processes=options.get("workers") or None,
+            progress=progress,
+        )
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(resume_command(run.path, run.config), signal.SIGINT) from interrupt
 
 
 def _resumed(
@@ -229,7 +240,7 @@ def keep(
     """
     require_confidence(confidence)
     key = signing_key(key)
-    promise = Outage(0.0, promise).probability
+    promise = promised(promise)
     run = run if isinstance(run, Run) else load(run)
     lanes = choose_lanes(run, seed, probability, limit)
     if len({(lane.limit, lane.constraint.cost) for lane in lanes}) > 1:

@@ -20,6 +20,7 @@ from qcrl.evaluation.certificate import (
 from qcrl.evaluation.certify import count_outages
 from qcrl.evaluation.evaluate import Player, choose_lanes, trained_environment, versions
 from qcrl.evaluation.plan import bounded
+from qcrl.evaluation.promise import PROMISED
 from qcrl.runs.files import file_hash
 from qcrl.runs.folder import Run, load
 from qcrl.runs.lane import Lane
@@ -144,6 +145,14 @@ def _differences_on_paper(c: Certificate) -> Iterator[str]:
     if not c.constraints and verdicts != [None] * (len(c.counts) - 1) + [c.verdict]:
         found = next((each for each in verdicts if each is not None), "undecided")
         yield f"{c.outages} outages in {c.episodes} episodes mean {found}, not {c.verdict}"
+    chosen = min((row["episodes"] for row in c.calibration), default=0)
+    if (c.candidates, c.selection_episodes) != (max(1, len(c.calibration)), chosen) or (
+        Path(c.policy).name.startswith(PROMISED) and not c.calibration
+    ):
+        yield (
+            f"{c.candidates} candidates and {c.selection_episodes} episodes of each are not those of its calibration, "
+            f"which has {len(c.calibration)} and at least {chosen}"
+        )
     if not 0 <= c.outages <= c.episodes:
         yield f"there are {c.outages} outages in {c.episodes} episodes"
         return

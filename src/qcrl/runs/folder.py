@@ -187,6 +187,9 @@ class Run:
             if all(each[name] in listed(value, [each[name]]) for name, value in asked.items()):
                 newest.setdefault((*(each[name] for name in asked), each.get("learning_rate")), each)
         if not newest:
+            lost = [each["policy"] for each in self.certificates if each["verdict"] == "certified" and not kept(each)]
+            if lost and not certified:
+                raise NotCertified(f"the certified policy {self.path / lost[-1]} is not there; put it back")
             known = ["seed {seed} for {probability:g} at limit {limit:g}".format(**each) for each in certified]
             made = f"it has: {', '.join(dict.fromkeys(known))}"
             advice = made if known else f"make one: qcrl certify {self.path} --promise P"
