@@ -15,7 +15,7 @@ from qcrl.cli.main import main
 from qcrl.envs.two_path import TwoPathEnv
 from qcrl.evaluation import plan as plans
 from qcrl.evaluation.calibrate import Measured
-from qcrl.evaluation.certificate import read_certificate
+from qcrl.evaluation.certificate import read_certificate, write_certificate
 from qcrl.evaluation.certify import certify_all, choose
 from qcrl.evaluation.evaluate import Player
 from qcrl.evaluation.verify import verify
@@ -193,7 +193,37 @@ def test_every_change_of_a_certificate_is_found(run, capsys):
     assert verify(file, progress=False) == (certificate, None)
 
 
-def test_a_certificate_is_signed_and_another_key_or_none_is_found(run, tmp_path, capsys):
+@pytest.mark.parametrize("sequential", [False, True])
+def test_the_same_attempt_brings_no_fresh_luck(run, monkeypatch, sequential):
+    """As where an environment ignores seeds. Another confidence is another attempt, with other episodes."""
+    options = dict(seed=0, promise=0.2, sequential=sequential, deterministic=True, progress=False)
+    first = qcrl.certify(run, **options)
+    written = (run / first.file).read_bytes()
+    play = Player.play_one
+    other = lambda self, policy, episodes, seed, *how: play(self, policy, episodes, [*seed, 1], *how)
+    with monkeypatch.context() as changed:
+        changed.setattr(Player, "play_one", other)
+        with pytest.raises(UserError, match=r"came out otherwise \(outages .*; the certificate of before stands"):
+            qcrl.certify(run, **options)
+        assert (run / first.file).read_bytes() == written
+        assert qcrl.certify(run, 0.9, **options).attempt == 2
+    assert qcrl.certify(run, **options) == first
+
+
+def test_the_same_attempt_finds_the_same_of_every_constraint(run):
+    found = {"promise": 0.2, "outages": 3, "upper_bound": 0.1, "lower_bound": 0.0, "verdict": "certified", "words": ""}
+    rows = [{"trained": Outage(15, 0.1).as_dict(), **found}]
+    made = qcrl.certify(run, seed=0, promise=0.2, deterministic=True, progress=False)
+    first, other = (
+        replace(made, constraints=[row | {"outages": outages} for row in rows]).sealed() for outages in (3, 4)
+    )
+    assert write_certificate(qcrl.load(run), first, [first]) == first
+    with pytest.raises(UserError, match=r"\(outages 4, before 3\)"):
+        write_certificate(qcrl.load(run), other, [first])
+    assert read_certificate(run / first.file) == first
+
+
+def test_a_certificate_is_signed_and_another_key_or_none_is_found(run, tmp_path, capsys, monkeypatch):
     ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
     from cryptography.hazmat.primitives import serialization
 
@@ -205,7 +235,14 @@ def test_a_certificate_is_signed_and_another_key_or_none_is_found(run, tmp_path,
         (tmp_path / f"{name}.pub").write_bytes(public)
     options = dict(seed=0, promise=0.2, deterministic=True, progress=False)
     certificate = qcrl.certify(run, key=tmp_path / "mine.pem", **options)
-    assert qcrl.certify(run, **options).signature == certificate.signature  # the same once more loses nothing
+    with monkeypatch.context() as changed:  # the same attempt once more loses nothing, also where other fields change
+        for versions in (certificate.versions, {"qcrl": "9"}):
+            changed.setattr("qcrl.evaluation.certify.versions", lambda engine, named=versions: named)
+            again = qcrl.certify(run, **options)
+            assert (again.signature, again.sha256) == (certificate.signature, certificate.sha256)
+        signed = qcrl.certify(run, key=tmp_path / "mine.pem", **options)
+    assert (signed.versions, signed.sha256 == certificate.sha256) == ({"qcrl": "9"}, False)
+    assert qcrl.certify(run, key=tmp_path / "mine.pem", **options).sha256 == certificate.sha256
     file = run / certificate.file
     check = lambda key: main(["certify", "--verify", str(file), "--key", str(tmp_path / key)])
     assert check("mine.pub") == 0

@@ -301,7 +301,17 @@ def test_a_closed_pipe_is_no_error():
     assert (done.stdout, done.stderr) == ("usage: qcrl train [ALGO] [ENV] [options]\n", "")
 
 
-@pytest.mark.parametrize("option", ["--confidence 0.9", "--episodes 50", "--sequential", "--key k.pem"])
+OF_A_CERTIFICATE = (
+    "--confidence 0.9",
+    "--confidence 0",
+    "--episodes 50",
+    "--episodes 0",
+    "--sequential",
+    "--key k.pem",
+)
+
+
+@pytest.mark.parametrize("option", OF_A_CERTIFICATE)
 def test_options_of_a_certificate_need_a_promise(option, tmp_path, capsys):
     command = f"train ppo_lag TwoPathEnv-v0 --steps 100 --out {tmp_path}/run {option}"
     assert main(command.split()) == 2

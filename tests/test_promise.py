@@ -2,7 +2,10 @@
 
 import contextlib
 import json
+import os
+from argparse import Namespace
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,15 +20,15 @@ from host_envs import Ragged
 from qcrl import Outage, UserError
 from qcrl.bench.certificates import simulate
 from qcrl.cli.main import main
-from qcrl.cli.promised import finish
+from qcrl.cli.promised import finish, key_of
 from qcrl.envs import make
 from qcrl.evaluation import plan as plans
 from qcrl.evaluation.advice import advice
-from qcrl.evaluation.aim import POWER, afforded, aimed_by, target
+from qcrl.evaluation.aim import POWER, afforded, aimed_by, promised, target
 from qcrl.evaluation.calibrate import Candidate, Measured, calibrate, choose, shortest
 from qcrl.evaluation.certificate import earlier_certificates
-from qcrl.evaluation.certify import certify_all
-from qcrl.evaluation.evaluate import Player
+from qcrl.evaluation.certify import certify_all, require_confidence
+from qcrl.evaluation.evaluate import Player, trained_environment
 from qcrl.evaluation.promise import HOPELESS, CannotCertify, Outcome, keep
 from qcrl.evaluation.verify import verify
 from qcrl.runs.lane import Lane
@@ -226,6 +229,41 @@ def test_a_promise_without_a_number_is_that_of_the_training(run, capsys):
     assert {each.confidence for each in earlier_certificates(qcrl.load(run))} == {0.9, 0.8}
 
 
+def test_a_promise_with_its_number_takes_nothing_over_from_the_training_and_none_takes_a_key(run, monkeypatch):
+    config = json.loads((run / "config.json").read_text())
+    kept = {"probability": 0.15, "confidence": 0.9, "episodes": 5000, "sequential": True, "key": "nowhere.pem"}
+    (run / "config.json").write_text(json.dumps(config | {"promise": kept}))
+    asked, nothing = [], Outcome(None, "")
+    monkeypatch.setattr("qcrl.evaluation.promise.keep", lambda run, **options: asked.append(options) or nothing)
+    names = ("promise", "confidence", "episodes", "sequential", "key")
+    for number in ("", "0.15"):
+        assert main(["certify", str(run), "--promise", *number.split()]) == 1
+    told = [{name: options[name] for name in names if name in options} for options in asked]
+    assert told == [{"promise": 0.15, "confidence": 0.9, "episodes": 5000, "sequential": True}, {"promise": 0.15}]
+
+
+def test_a_resumed_training_signs_only_where_its_key_is_still_there(run, tmp_path, monkeypatch, capsys):
+    key = tmp_path / "key.pem"
+    key.write_text("a key")
+    assert key_of(Namespace(key=None), {"key": str(key)}) == str(key)
+    assert capsys.readouterr().err == ""
+    assert key_of(Namespace(key=None), {"key": "/dev/fd/63"}) is None
+    err = capsys.readouterr().err
+    assert "the key /dev/fd/63 is not there, so the certificate will be unsigned; give --key" in err
+    assert err.count("\n") == 1
+    assert key_of(Namespace(key="mine.pem"), {"key": "/dev/fd/63"}) == "mine.pem"
+    os.mkfifo(tmp_path / "pipe")
+    stored = []
+    monkeypatch.setattr(loop, "train", lambda *how, **more: stored.append(more["extra"]["promise"].get("key")))
+    monkeypatch.setattr("qcrl.evaluation.promise.keep", lambda *how, **more: None)
+    monkeypatch.setattr("qcrl.evaluation.promise.signing_key", lambda key: key)
+    monkeypatch.chdir(tmp_path)
+    for given in ("key.pem", Path("pipe"), None):
+        with contextlib.suppress(TypeError):  # no outcome comes of these
+            qcrl.train("fake", "TwoPathEnv-v0", Outage(15, 0.1), 160_000, promise=0.1, key=given)
+    assert stored == [str(key), None, None]
+
+
 def test_a_torn_policy_among_the_recent_ones_is_one_sentence(run, capsys):
     path = run / "policies" / "recent" / "seed0-p0.1-d15-i3.safetensors"
     path.parent.mkdir()
@@ -238,17 +276,32 @@ def test_a_torn_policy_among_the_recent_ones_is_one_sentence(run, capsys):
 
 def test_an_attempt_is_the_same_only_while_its_policy_is_there(run, monkeypatch):
     """Error that is spent is said before anything is trained or measured."""
-    first = keep(run, 0.15, deterministic=True, progress=False).certificate
-    assert keep(run, 0.15, deterministic=True, progress=False).certificate == first
-    config = json.loads((run / "config.json").read_text())
+    first = keep(run, 0.15, progress=False).certificate
+    assert keep(run, 0.15, progress=False).certificate == first
+    steps = json.loads((run / "config.json").read_text())["steps"]
     monkeypatch.setattr(Player, "play", lambda *how, **more: pytest.fail("episodes were run"))
     monkeypatch.setattr(loop, "train", lambda *how, **more: pytest.fail("it was trained"))
-    again = dict(steps=2 * config["steps"], seeds=2, out=run, resume=True)
+    train = lambda steps, **options: qcrl.train(
+        "fake", "TwoPathEnv-v0", Outage(15, 0.1), steps, seeds=2, out=run, resume=True, promise=0.15, **options
+    )
+    with pytest.raises(pytest.fail.Exception, match="it was trained"):
+        train(steps)
     with pytest.raises(UserError, match="attempt 2 to certify a policy of this run"):
-        qcrl.train("fake", "TwoPathEnv-v0", Outage(15, 0.1), promise=0.15, **again)
+        train(2 * steps)
+    for other in (dict(episodes=9000), dict(episodes=300), dict(sequential=True)):
+        with pytest.raises(UserError, match="attempt 2 to certify a policy of this run"):
+            train(steps, **other)
+        with pytest.raises(UserError, match="attempt 2 to certify a policy of this run"):
+            keep(run, 0.15, progress=False, **other)
     (run / first.policy).unlink()
     with pytest.raises(UserError, match="attempt 2 to certify a policy of this run"):
-        keep(run, 0.15, deterministic=True, progress=False)
+        keep(run, 0.15, progress=False)
+
+
+@pytest.mark.parametrize("options", [dict(episodes=700), dict(episodes=3300, sequential=True)])
+def test_an_attempt_is_the_same_with_any_number_of_episodes(run, options):
+    first, second = (keep(run, 0.3, deterministic=True, progress=False, **options).certificate for _ in range(2))
+    assert first == second
 
 
 def test_a_training_goes_on_with_the_aim_it_began_with_and_hands_its_workers_on(run, monkeypatch):
@@ -257,14 +310,18 @@ def test_a_training_goes_on_with_the_aim_it_began_with_and_hands_its_workers_on(
     (run / "config.json").write_text(json.dumps(config | kept))
     trained, certified = [], []
     monkeypatch.setattr(loop, "train", lambda *how, **more: trained.append(how[2]))
-    monkeypatch.setattr("qcrl.evaluation.promise.keep", lambda *how, **more: certified.append(more["processes"]))
+    handed = lambda *how, **more: certified.append((more["processes"], more["step_timeout"]))
+    monkeypatch.setattr("qcrl.evaluation.promise.keep", handed)
     more = dict(steps=3 * config["steps"], seeds=2, out=run, promise=0.15)
-    for options in (dict(resume=True, workers=3), dict(resume=True, confidence=0.9), {}):
+    for options in (dict(resume=True, workers=3, step_timeout=600.0), dict(resume=True, confidence=0.9), {}):
         with contextlib.suppress(TypeError):  # no outcome comes of these
             qcrl.train("fake", "TwoPathEnv-v0", Outage(15, 0.15), **more, **options)
     assert trained[0] == [Outage(15, 0.123)]
     assert all(0.123 < each.probability < 0.15 for each in (*trained[1], *trained[2]))
-    assert certified == [3, None, None]
+    assert certified == [(3, 600.0), (None, None), (None, None)]
+    loaded = qcrl.load(run)
+    play = lambda **timeout: Player(loaded, trained_environment(loaded), **timeout).crew.timeout
+    assert (play(), play(step_timeout=600.0)) == (60.0, 600.0)
 
 
 @pytest.mark.parametrize(
@@ -272,15 +329,27 @@ def test_a_training_goes_on_with_the_aim_it_began_with_and_hands_its_workers_on(
     [
         ("TwoPathEnv-v0", [Outage(15, 0.1), Outage(20, 0.1)], {}, "several limits are given"),
         ("TwoPathEnv-v0", Outage(15, 0.1), {"key": "nowhere"}, "cannot read nowhere"),
+        ("TwoPathEnv-v0", None, {}, "the constraint is None, but must be one such as"),
+        ("TwoPathEnv-v0", [], {}, r"the constraint is \[\], but must be one such as"),
+        ("TwoPathEnv-v0", Outage(15, 0.1), {"recent": 3}, "recent is 3, but a promise has its own; leave recent out"),
+        ("TwoPathEnv-v0", Outage(15, 0.1), {"extra": {}}, "extra is {}, but a promise has its own"),
         (SyncVectorEnv([Ragged] * 2), Outage(15, 0.1), {}, "is a vector environment; to promise, give the function"),
     ],
 )
 def test_what_cannot_be_certified_is_not_trained(fake, tmp_path, env, constraint, options, message):
-    if options:
+    if "key" in options:
         pytest.importorskip("cryptography")
     with pytest.raises(UserError, match=message):
         qcrl.train("fake", env, constraint, steps=160_000, out=tmp_path / "run", promise=0.1, **options)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_promise_may_be_any_number():
+    assert [promised(each) for each in (np.float32(0.1), np.float64(0.1), Fraction(1, 10))] == [0.1] * 3
+    assert type(require_confidence(np.float32(0.95))) is float  # JSON knows no other
+    for wrong in (True, np.float32(1), float("nan"), "0.1", None):
+        with pytest.raises(UserError, match="but must lie strictly between 0 and 1"):
+            promised(wrong)
 
 
 def test_advice_to_train_on_where_the_target_is_not_reached_yet(fake, tmp_path):

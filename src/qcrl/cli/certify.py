@@ -47,7 +47,8 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
         "--episodes",
         type=int,
         metavar="N",
-        help="how many (default: what --expected and --power ask for; with --promise, what its training affords)",
+        help="how many (default: what --expected and --power ask for; with --promise, what its training affords; "
+        "where that has no number, as for the training)",
     )
     parser.add_argument(
         "--every-seed", action="store_true", help="certify each seed instead of choosing one (default: off)"
@@ -57,7 +58,8 @@ def command(parser: Parser, arguments: list[str]) -> Handler:
     parser.add_argument(
         "--sequential",
         action="store_true",
-        help="look several times, and stop as soon as the verdict is clear (default: off)",
+        help="look several times, and stop as soon as the verdict is clear (default: off; where --promise has no "
+        "number, as for the training)",
     )
     parser.add_argument(
         "--key", metavar="FILE", help="Ed25519 key in PEM, to sign with, or to verify by (default: no signature)"
@@ -81,9 +83,7 @@ def run(args: argparse.Namespace) -> int:
     from qcrl.runs.folder import load
 
     run = load(options.pop("run"))
-    kept = run.config.get("promise", {})
-    if args.promise is not THE_RUN_S and args.promise != kept.get("probability"):
-        kept = {}
+    kept = run.config.get("promise", {}) if args.promise is THE_RUN_S else {}
     if args.promise is THE_RUN_S:
         options["promise"] = kept.get("probability", run.lanes[0].probability)
     options = {name: value for name, value in options.items() if value is not None and value is not False}
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
             raise UserError("--promise and --promises say the same; give one of them")
         options["promise"] = options.pop("promises")
     if is_promise(run, options):
-        for name in kept.keys() & {"episodes", "sequential", "key"}:
+        for name in kept.keys() & {"episodes", "sequential"}:  # no key: whoever has it says where it is
             options.setdefault(name, kept[name])
         return keep_promise(run, options)
     for certificate in certify_all(run, **options):

@@ -2,10 +2,12 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.kinds import Settings
+from qcrl.output import console
 
 if TYPE_CHECKING:
     from qcrl.evaluation.promise import Outcome
@@ -36,6 +38,16 @@ def promise_of(args: argparse.Namespace, stored: Settings) -> float | None:
         return stored.get("probability") if args.promise is None else args.promise
     named = (args.algo, args.env, args.outage, args.limit, args.constraint)
     return NEWCOMER_S if all(each is None for each in named) else None
+
+
+def key_of(args: argparse.Namespace, stored: Settings) -> str | None:
+    """The file of the key: as given, or as in the run that is resumed, where it is still there."""
+    key = stored.get("key") if args.key is None else args.key
+    if args.key is None and key is not None and not Path(key).is_file():
+        text = f"warning: the key {key} is not there, so the certificate will be unsigned; give --key FILE to sign it"
+        console().print(text, highlight=False, markup=False, soft_wrap=True)
+        return None
+    return key
 
 
 def finish(run: "Run", outcome: "Outcome") -> int:

@@ -184,7 +184,7 @@ def run(args: argparse.Namespace) -> int:
         options |= {name: given[name] for name in ("promise", "confidence", "episodes", "sequential", "key")}
         return promised.finish(*train_to_certify(*trained, **options))
     for name in ("confidence", "episodes", "sequential", "key"):
-        if getattr(args, name):
+        if getattr(args, name) is not None and getattr(args, name) is not False:
             raise UserError(f"--{name} is of a certificate, but nothing is promised; add --promise P, or leave it out")
     run = loop.train(*trained, **options)
     try:
@@ -244,12 +244,13 @@ def _with_defaults(args: argparse.Namespace) -> Settings:
             defaults["cost"] = stored["environment"]["costs"]
         if args.algo in (None, defaults["algo"]) and args.preset in (None, defaults["preset"]):
             defaults["algorithm"] = hyperparameters.from_json(stored["algorithm"])
-    defaults |= {name: kept[name] for name in ("confidence", "episodes", "key") if name in kept}
+    defaults |= {name: kept[name] for name in ("confidence", "episodes") if name in kept}
     given = {
         name: default if getattr(args, name, None) is None else getattr(args, name)
         for name, default in defaults.items()
     }
     given["promise"] = promised.promise_of(args, kept)
+    given["key"] = promised.key_of(args, kept)
     given["sequential"] = args.sequential or kept.get("sequential", False)
     if given["promise"] is not None and args.outage is None and not kept:
         given["outage"] = [given["promise"]]

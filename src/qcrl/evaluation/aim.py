@@ -1,6 +1,9 @@
 """How far below a promise to train, and how many episodes may certify it."""
 
+from numbers import Real
+
 import jax
+import numpy as np
 from scipy.stats import norm
 
 from qcrl import stats
@@ -25,11 +28,12 @@ MOST_AFFORDED = 200_000
 """Episodes, unless more are asked for."""
 
 
-def promised(promise: object) -> float:
+def promised(promise: float) -> float:
     """The promise, if it is one."""
-    if not isinstance(promise, int | float) or not 0 < promise < 1:
+    if not isinstance(promise, Real) or not 0 < promise < 1:  # that is no bool either
         raise UserError(f"the promise is {promise}, but must lie strictly between 0 and 1; 0.1 means one in ten")
-    return float(promise)
+    # As it is written: 0.1 of 32 bits would be a little more than an outage of 0.1.
+    return float(str(promise)) if isinstance(promise, np.floating) else float(promise)
 
 
 def afforded(steps: float, env: Described, episodes: int | None = None) -> int:

@@ -30,8 +30,8 @@ WEIGHTS = np.linspace(0.05, 0.95, 19)
 """Of the first part of a mixture."""
 WORTH_MIXING = 0.01
 """A mixture must return more than the best single policy by this share."""
-FIRST_SHARE = 0.5
-"""Of the episodes, for the first measurement."""
+LENGTHS = 10
+"""So many lengths of a plan are tried."""
 
 
 class Candidate(NamedTuple):
@@ -79,12 +79,12 @@ def calibrate(
     measured: Measure, candidates: int, episodes: int, plan: Plan, power: float, batch: int = 1
 ) -> tuple[Choice, list[Measured]]:
     """The choice among so many candidates after about so many episodes in all, and what was measured."""
-    first = batches(FIRST_SHARE * episodes / candidates, batch)
+    first = share(episodes, candidates, batch)
     found = [measured(i, first, 0) for i in range(candidates)]
     early = choose(found, plan, power)
     safest = min(range(candidates), key=lambda i: found[i].outage)
     again = sorted({*early.parts, safest})
-    more = batches((1 - FIRST_SHARE) * episodes / len(again), batch)
+    more = share(episodes, len(again), batch)
     for i in again:
         found[i] = found[i].and_(measured(i, more, first))
     # Among those measured twice: of many, the luckiest of the first time looks better than it is.
@@ -100,6 +100,17 @@ def measure(play: Player, candidate: Candidate, episodes: int, first: int = 0) -
     results = results_of(candidate.lane, play.env, totals)
     outages = together.counted(candidate.lane, results)
     return Measured(episodes, outages, float(np.mean(results.returns)))
+
+
+def share(episodes: int, among: int, batch: int) -> int:
+    """What each of so many candidates plays at a time: half of the episodes serve all, the others those that matter."""
+    return batches(episodes / 2 / among, batch)
+
+
+def lengths(episodes: int, batch: int) -> list[int]:
+    """Of the plans that are tried, where so many episodes may certify."""
+    tried = (batches(episodes * (n + 1) / LENGTHS, batch) for n in range(LENGTHS))
+    return sorted({episodes, *(min(each, episodes) for each in tried)})
 
 
 def batches(episodes: float, size: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from qcrl.constraints import Constraint, Outage, from_dict
 from qcrl.errors import UserError
+from qcrl.evaluation import together
 from qcrl.evaluation.evaluate import write_json
 from qcrl.evaluation.plan import Plan
 from qcrl.kinds import Json
@@ -124,6 +125,11 @@ class Certificate:
         asked = asked if self.at_run_time else ""
         return f"certificate-{Path(self.policy).stem}{asked}{again}.json"
 
+    def repeats(self, before: "Certificate") -> bool:
+        """Whether it is the same attempt at the same policy with the same plan, so that its episodes are the same."""
+        of = lambda c: (c.attempt, c.policy_sha256, c.episode_seed, str(c.lane), c.plan, c.promises)
+        return of(self) == of(before)
+
     def digest(self) -> str:
         """The hash of everything that is asserted."""
         return canonical_hash({name: value for name, value in asdict(self).items() if name not in SEALS})
@@ -181,16 +187,34 @@ def episode_seed(policy_sha256: str, environment: Json, engine: str, determinist
     return int(canonical_hash(measured)[:12], 16)
 
 
-def write_certificate(run: Run, certificate: Certificate) -> Certificate:
-    """What stands in its file now: the same is not written again where that would lose a signature."""
+def write_certificate(run: Run, certificate: Certificate, earlier: Sequence[Certificate] = ()) -> Certificate:
+    """What stands in its file now. The same attempt once more brings no fresh luck, and loses no signature."""
+    for before in earlier:
+        if before.whole and certificate.repeats(before) and not _came_out_alike(certificate, before):
+            now, then = (_found(each) for each in (certificate, before))
+            raise UserError(
+                f"the same episodes of {before.policy} came out otherwise (outages {now}, before {then}), so the "
+                "environment does not obey its seeds, or versions or device differ; the certificate of before stands: "
+                "use it, or repeat it with the versions and device that it names"
+            )
     path = run.path / certificate.file
     if certificate.signature is None and path.exists():
         with contextlib.suppress(UserError):
             before = read_certificate(path)
-            if before.whole and before.sha256 == certificate.sha256:
+            if before.whole and before.signature is not None and certificate.repeats(before):
                 return before
     write_json(path, asdict(certificate))
     return certificate
+
+
+def _came_out_alike(one: Certificate, two: Certificate) -> bool:
+    return one.counts == two.counts and together.same(one.constraints, two.constraints)
+
+
+def _found(certificate: Certificate) -> str:
+    """Outages at every look; where several constraints hold together, of each its outages or its mean cost."""
+    rows = [row.get("outages", row.get("mean")) for row in certificate.constraints]
+    return ", ".join(map(str, rows or certificate.counts))
 
 
 def earlier_certificates(run: Run, lanes: Sequence[Lane] | None = None) -> list[Certificate]:

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from qcrl import stats
 from qcrl.constraints import Constraint, Outage, exceeds
 from qcrl.envs.base import Description
 from qcrl.envs.host.costs import Costs
 from qcrl.errors import UserError
 from qcrl.evaluation import plan as plans
 from qcrl.evaluation import together
+from qcrl.evaluation.attempts import POWER, Asked, attempt_of
 from qcrl.evaluation.calibrate import Candidate, Measured, calibration_rows, measure
 from qcrl.evaluation.certificate import (
     Certificate,
@@ -33,43 +33,6 @@ SELECTION_EPISODES = 200
 """Per candidate, where one of several seeds is chosen."""
 EXPECTED_SHARE = 0.5
 """Share of the promised probability that the true outage is expected to be, unless the user knows better."""
-POWER = 0.8
-"""The chance of a certificate at the expected outage, unless asked for otherwise."""
-NOTHING = 1e-12
-"""An error that is smaller is none."""
-
-
-class Asked(NamedTuple):
-    """What shall be certified, and how sure it shall be."""
-
-    promise: float
-    confidence: float
-    together: int = 1
-    """Certificates that share the error."""
-    expected: float | None = None
-    """The outage that the policy is thought to have, if anything is known about it."""
-    power: float | None = None
-    """The chance of a certificate then."""
-    episodes: int | None = None
-    """As many as `expected` and `power` ask for unless given."""
-    sequential: bool = False
-    promises: tuple[float, ...] = ()
-    """Where several constraints hold together: what is promised of each outage constraint."""
-
-    def plan(self, error: float) -> Plan:
-        """With so much error."""
-        if self.episodes is None:
-            expected, power = self.expected or 0.0, self.power or POWER
-            return plans.planned(self.promise, error, expected, power, self.sequential)
-        least = stats.episodes_needed(self.promise, 1 - error)
-        stats.check_episodes(max(self.episodes, 1))
-        if self.episodes < least:
-            raise UserError(
-                f"episodes is {self.episodes}, but even without any outage an outage of {self.promise:g} cannot be "
-                f"certified at {1 - error:.4g} confidence with fewer than {least}; give more, or leave it out"
-            )
-        make = plans.sequential if self.sequential else plans.fixed
-        return make(self.promise, error, self.episodes)
 
 
 class Chosen(NamedTuple):
@@ -81,14 +44,6 @@ class Chosen(NamedTuple):
     selection_episodes: int = 0
     calibration: Sequence[Json] = ()
     parts: Sequence[Json] = ()
-
-
-class Attempt(NamedTuple):
-    """Which attempt of a run this is, with the error that is left for it."""
-
-    number: int
-    spent: float
-    plan: Plan
 
 
 def certify(run: str | Path | Run, confidence: float = 0.95, **options: Any) -> Certificate:
@@ -144,7 +99,7 @@ def certify_all(
     every_seed: certify every seed instead of choosing one.
     key: file of an Ed25519 key that signs the certificates.
     """
-    require_confidence(confidence)
+    confidence = require_confidence(confidence)
     key = signing_key(key)
     run = run if isinstance(run, Run) else load(run)
     groups = _candidates(choose_lanes(run, seed, probability, limit), every_seed)
@@ -166,7 +121,7 @@ def certify_all(
             continue
         if isinstance(promise, Sequence):
             raise UserError(f"{len(promise)} promises are given, but {group[0]} has one constraint; give one promise")
-        target = Outage(group[0].limit, group[0].probability if promise is None else promise).probability
+        target = float(Outage(group[0].limit, group[0].probability if promise is None else promise).probability)
         outage = EXPECTED_SHARE * target if expected is None else expected
         wanted = Asked(target, confidence, len(groups), outage, power, episodes, sequential)
         if episodes is not None:
@@ -205,7 +160,7 @@ def certify_policy(
     digest = file_hash(chosen.policy)
     seeds = lambda number: episode_seed(digest, environment, play.engine, play.deterministic, number)
     same = [c for c in made if (str(c.lane), c.episode_seed) == (str(chosen.lane), seeds(c.attempt))]
-    attempt = _attempt(made, asked, same, call)
+    attempt = attempt_of(made, asked, same, call)
     plan, seed = attempt.plan, seeds(attempt.number)
     if console is not None:
         planned = "" if asked.power is None else f" ({asked.power:.3g} power if its outage is {asked.expected:.4g})"
@@ -259,7 +214,7 @@ def certify_policy(
         at_run_time=chosen.lane.trained is not None,
         constraints=rows,
     ).sealed(key)
-    return write_certificate(run, certificate)
+    return write_certificate(run, certificate, same)
 
 
 def count_outages(play: Player, lane: Lane, policy: Path, plan: Plan, seed: int) -> tuple[str, list[int]]:
@@ -298,49 +253,10 @@ def _asked_together(
     return asked, EXPECTED_SHARE * promises[0]
 
 
-def require_confidence(confidence: float) -> None:
+def require_confidence(confidence: float) -> float:
     if not isinstance(confidence, Real) or not 0 < confidence < 1:
         raise UserError(f"confidence is {confidence}, but it must lie strictly between 0 and 1; 0.95 means 95%")
-
-
-def error_spent(made: Sequence[Certificate], confidence: float) -> float:
-    """By the certificates made so far. Raise where nothing is left at this confidence."""
-    spent = sum(before.error for before in made)
-    if 1 - confidence - spent <= NOTHING:
-        less = f"ask for less confidence, such as {1 - 2 * spent:.3g}, or " if spent < 0.5 else ""
-        raise UserError(
-            f"this would be attempt {_next(made)} to certify a policy of this run, and those before have spent an "
-            f"error of {spent:.3g}, so that nothing is left at a confidence of {confidence:g}; {less}train anew in "
-            "another folder"
-        )
-    return spent
-
-
-def _attempt(
-    made: Sequence[Certificate], asked: Asked, same: Sequence[Certificate], call: Sequence[Certificate]
-) -> Attempt:
-    """An attempt that was made already, where the same is asked; that of the call, where it has one; else the next.
-
-    same: the certificates of the same policy, run in the same way.
-    """
-    budget = (1 - asked.confidence) / asked.together
-    for before in same:
-        left = budget - before.spent
-        if (before.confidence, before.certified_together) != (asked.confidence, asked.together) or left <= NOTHING:
-            continue
-        if before.promises == asked.promises and before.plan == asked.plan(left):
-            return Attempt(before.attempt, before.spent, before.plan)
-    # Of a call that was interrupted, certificates may be there from before. Those of any other call have spent error,
-    # and after them no older call may have more certificates.
-    newest = [before for before in made if before.attempt == _next(made) - 1]
-    if newest and {before.sha256 for before in newest} <= {other.sha256 for other in call}:
-        return Attempt(newest[0].attempt, newest[0].spent, asked.plan(budget - newest[0].spent))
-    spent = error_spent(made, asked.confidence) / asked.together
-    return Attempt(_next(made), spent, asked.plan(budget - spent))
-
-
-def _next(made: Sequence[Certificate]) -> int:
-    return 1 + max((before.attempt for before in made), default=0)
+    return float(confidence)
 
 
 def _candidates(lanes: Sequence[Lane], every_seed: bool) -> list[tuple[Lane, ...]]:

@@ -124,7 +124,9 @@ class Player:
         deterministic: bool = False,
         processes: int | None = None,
         progress: bool = True,
+        step_timeout: float | None = None,
     ) -> None:
+        """step_timeout: seconds to wait for a worker; as in the training unless given."""
         if processes is not None and processes < 1:
             raise UserError(f"processes is {processes}, but at least one is needed; leave it out to use all cores")
         self.run = run
@@ -133,7 +135,8 @@ class Player:
         self.deterministic = deterministic
         self.processes = processes
         self.progress = progress
-        timeout = run.config.get("stepping", {}).get("step_timeout", 60.0)
+        kept = run.config.get("stepping", {}).get("step_timeout", 60.0)
+        timeout = kept if step_timeout is None else step_timeout
         self.crew = Crew((processes or 0) if self.engine == "host" else 0, timeout)
         weakref.finalize(self, self.crew.close)
 
@@ -148,9 +151,7 @@ class Player:
     @property
     def batch(self) -> int:
         """Episodes that one compiled program runs; other numbers of them need a program of their own."""
-        if self.engine != "jax":
-            return 1
-        return BATCH.get(jax.default_backend(), BATCH_ON_ACCELERATORS)
+        return batch_of(self.engine)
 
     def play_one(self, policy: JaxPolicy, episodes: int, seed: Seed, purpose: str, first: int = 0) -> Totals:
         """So many episodes of one policy, in batches where there are many."""
@@ -191,6 +192,10 @@ class Player:
         with _shown(f"{purpose} {self.env.id}", len(jobs) * episodes, self.progress) as advance:
             how = self.engine, self.deterministic, advance, self.processes
             return play(jobs, self.env, episodes, *how, first, batch, self.crew)
+
+
+def batch_of(engine: str) -> int:
+    return BATCH.get(jax.default_backend(), BATCH_ON_ACCELERATORS) if engine == "jax" else 1
 
 
 def results_of(lane: Lane, env: Described, totals: Totals) -> Results:

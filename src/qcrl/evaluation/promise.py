@@ -16,24 +16,24 @@ from qcrl.evaluation import certify as plain
 from qcrl.evaluation import plan as plans
 from qcrl.evaluation.advice import advice
 from qcrl.evaluation.aim import POWER, afforded, aimed, aimed_by, promised, target
+from qcrl.evaluation.attempts import PROMISED, Asked, error_spent, spent_before
 from qcrl.evaluation.calibrate import (
     Candidate,
     Choice,
     Measure,
     Measured,
-    batches,
     calibrate,
     calibration_rows,
+    lengths,
     measure,
     shortest,
 )
 from qcrl.evaluation.certificate import Certificate, earlier_certificates, signing_key
-from qcrl.evaluation.certify import Asked, Chosen, certify_policy, error_spent, require_confidence
+from qcrl.evaluation.certify import Chosen, certify_policy, require_confidence
 from qcrl.evaluation.evaluate import Player, choose_lanes, trained_environment
 from qcrl.evaluation.plan import Plan
 from qcrl.kinds import Json
 from qcrl.runs.checkpoints import Torn, read_info, write_file
-from qcrl.runs.files import file_hash
 from qcrl.runs.folder import Run, load
 from qcrl.runs.jax_policy import write_mixture
 from qcrl.runs.lane import Lane
@@ -50,10 +50,8 @@ RECENT = 5
 """Recent policies of every training that are candidates, beside the last one."""
 HOPELESS = 0.25
 """With less chance than this no attempt is made, since it would spend error."""
-PROMISED = "promised-"
-"""How the names of policies begin that were chosen to be certified."""
-LENGTHS, SURE = 10, 0.999
-"""So many lengths of a plan are tried, and the shortest with this chance is run."""
+SURE = 0.999
+"""Of the lengths of a plan that are tried, the shortest with this chance is run."""
 
 
 class CannotCertify(UserError):
@@ -124,10 +122,16 @@ def train_to_certify(
     **options: Any,
 ) -> tuple[Run, Outcome]:
     """Train below a promise, then choose and certify a policy. What cannot work is said before anything is trained."""
-    require_confidence(confidence)
+    confidence = require_confidence(confidence)
     signing = signing_key(key)
     promise = promised(promise)
-    asked = [constraint] if isinstance(constraint, Constraint | Together) else list(constraint)
+    for name in {"recent", "extra", "greeting"} & options.keys():
+        raise UserError(
+            f"{name} is {options[name]!r}, but a promise has its own; leave {name} out, or leave promise out"
+        )
+    asked = [constraint] if isinstance(constraint, Constraint | Together) else constraint
+    if not isinstance(asked, Sequence) or isinstance(asked, str) or not asked:
+        raise UserError(f"the constraint is {constraint!r}, but must be one such as qcrl.Outage(15, 0.1), or a list")
     environment = find_environment(env, options.pop("cost", None))
     taken = length(algo, preset, steps, environment)
     count = afforded(taken, environment, episodes)
@@ -138,11 +142,13 @@ def train_to_certify(
     if len({(each.limit, each.cost) for each in wanted}) > 1:
         raise UserError("several limits are given, and a promise is about one; train the others apart")
     if options.get("resume") and out is not None and (Path(out) / "config.json").exists():
-        wanted = _resumed(load(out), wanted, aim, promise, confidence, taken, engine_of(environment))
+        certified: Json = {"probability": promise, "confidence": confidence, "engine": engine_of(environment)}
+        wanted = _resumed(load(out), wanted, aim, certified, taken, count, sequential)
     aims = ", ".join(f"{each.probability:g}" for each in wanted)
     kept: Json = {"probability": promise, "confidence": confidence, "episodes": count}
     kept |= {"sequential": True} if sequential else {}
-    kept |= {"key": str(key)} if isinstance(key, str | Path) else {}
+    if isinstance(key, str | Path) and Path(key).is_file():  # of a pipe nothing is left
+        kept["key"] = str(Path(key).resolve())
     run = loop.train(
         algo,
         environment,
@@ -167,6 +173,7 @@ def train_to_certify(
             key=signing,
             env=environment,
             processes=options.get("workers") or None,
+            step_timeout=options.get("step_timeout"),
             progress=progress,
         )
     except KeyboardInterrupt as interrupt:
@@ -174,15 +181,15 @@ def train_to_certify(
 
 
 def _resumed(
-    run: Run, wanted: Sequence[Outage], aim: float, promise: float, confidence: float, steps: float, engine: str
+    run: Run, wanted: Sequence[Outage], aim: float, certified: Json, steps: float, episodes: int, sequential: bool
 ) -> list[Outage]:
     """What is trained for where a run goes on: the aim that it began with, which other steps would change."""
     made = earlier_certificates(run)
-    asked = {"probability": promise, "confidence": confidence, "limit": wanted[0].limit, "engine": engine}
-    if steps > run.config.get("steps", 0) or not _again(run, made, asked | {"deterministic": False}):
-        error_spent(made, confidence)
+    if steps > run.config.get("steps", 0):
+        error_spent(made, certified["confidence"])
+    spent_before(run, made, certified | {"limit": wanted[0].limit, "deterministic": False}, episodes, sequential)
     kept, before = run.config.get("promise", {}), run.config.get("probabilities", [])
-    if (kept.get("probability"), kept.get("confidence")) != (promise, confidence) or len(before) != len(wanted):
+    if any(kept.get(name) != certified[name] for name in ("probability", "confidence")) or len(before) != len(wanted):
         return list(wanted)
     return [
         Outage(each.limit, stored, each.cost) if each.probability == aim else each
@@ -230,27 +237,29 @@ def keep(
     cost: Costs = None,
     processes: int | None = None,
     progress: bool = True,
+    step_timeout: float | None = None,
 ) -> Outcome:
     """Choose a policy of a run that can keep a promise, and certify it; or say why none can.
 
     episodes: how many may certify; as many again may choose. A share of the training's steps unless given.
     seed: only this one, as if the others were runs of their own, whose certificates spend no error of this one. So
         `qcrl bench promise` makes many independent calls of one run.
+    step_timeout: seconds to wait for a worker; as in the training unless given.
     The other arguments are those of `certify_all`.
     """
-    require_confidence(confidence)
+    confidence = require_confidence(confidence)
     key = signing_key(key)
     promise = promised(promise)
     run = run if isinstance(run, Run) else load(run)
     lanes = choose_lanes(run, seed, probability, limit)
     if len({(lane.limit, lane.constraint.cost) for lane in lanes}) > 1:
         raise UserError(f"{run.path} was trained with several limits, and a promise is about one; say which with limit")
-    play = Player(run, trained_environment(run, env, cost), engine, deterministic, processes, progress)
+    play = Player(run, trained_environment(run, env, cost), engine, deterministic, processes, progress, step_timeout)
     count = afforded(run.config.get("steps", 0), play.env, episodes)
     made = earlier_certificates(run, None if seed is None else lanes)
     asked: Json = {"probability": promise, "confidence": confidence, "limit": lanes[0].limit}
-    again = _again(run, made, asked | {"engine": play.engine, "deterministic": deterministic})
-    error = 1 - confidence - (min(again) if again else error_spent(made, confidence))
+    asked |= {"engine": play.engine, "deterministic": deterministic}
+    error = 1 - confidence - spent_before(run, made, asked, count, sequential)
     planned = plans.planned_outage(promise, error, count, POWER)
     candidates = candidates_of(run, lanes)
     by_number: Measure = lambda number, episodes, first: measure(play, candidates[number], episodes, first)
@@ -261,13 +270,6 @@ def keep(
     wanted = Asked(promise, confidence, 1, choice.outage, choice.power, plan.episodes, sequential)
     certificate = certify_policy(play, made, chosen, wanted, key, Console(stderr=True, quiet=not progress))
     return Outcome(certificate, _words(candidates, measured, choice))
-
-
-def _again(run: Run, made: Sequence[Certificate], asked: Json) -> list[float]:
-    """What was spent before such attempts at a promise whose policy is still there: they may be made once more."""
-    alike = [c for c in made if asked.items() <= vars(c).items() and Path(c.policy).name.startswith(PROMISED)]
-    files = [(c, run.path / c.policy) for c in alike]
-    return [c.spent for c, file in files if file.is_file() and file_hash(file) == c.policy_sha256]
 
 
 def decide(
@@ -282,12 +284,11 @@ def decide(
 ) -> Decision:
     """Which of so many candidates, or which mixture, to certify, and in how many episodes; no plan where hopeless."""
     shape = plans.sequential if sequential else plans.fixed
-    counts = {min(batches(episodes * (n + 1) / LENGTHS, batch), episodes) for n in range(LENGTHS)} | {episodes}
-    lengths = [shape(promise, error, count) for count in sorted(counts)]
-    choice, found = calibrate(measured, candidates, episodes, lengths[-1], POWER, batch)
+    tried = [shape(promise, error, count) for count in lengths(episodes, batch)]
+    choice, found = calibrate(measured, candidates, episodes, tried[-1], POWER, batch)
     if choice.power < hopeless:
         return Decision(choice, found, None)
-    possible = [plan for plan in lengths if max(plan.certify_at) >= 0]
+    possible = [plan for plan in tried if max(plan.certify_at) >= 0]
     return Decision(choice, found, shortest(found, choice, possible, SURE))
 
 
