@@ -55,7 +55,7 @@ def main() -> int:
     def keep(program: str, code: int) -> None:
         print(f"{time.strftime('%H:%M:%S')} {program}: exit code {code}", flush=True)
         if code == 0:
-            append(args.out, read(rows_of(args, program)), ("program", *COLUMNS[1:], *MEASURED))
+            append(args.out, read(rows_of(args, program)), (*COLUMNS, *MEASURED))
 
     side_by_side(commands, args.jobs, args.minutes, keep)
     return 0
@@ -72,6 +72,7 @@ def rows_of(args: argparse.Namespace, program: str) -> Path:
 def train_and_evaluate(program: str, args: argparse.Namespace) -> None:
     import qcrl
     from qcrl.algos.find import algorithms
+    from qcrl.constraints import exceeds
     from qcrl.envs import make
     from qcrl.evaluation.evaluate import Player
     from qcrl.runs.checkpoints import read_info
@@ -100,7 +101,7 @@ def train_and_evaluate(program: str, args: argparse.Namespace) -> None:
     for (lane, which, path), each in zip(found, totals):
         own, costs = rows_in(metrics, lane.columns), each.costs[:, 0]
         late = own[-max(1, len(own) // 8) :]
-        over = costs > 15
+        over = exceeds(costs, 15)
         means = (np.mean(metrics[name][late]) for name in ("outage", "episode_return", "multiplier", "approx_kl"))
         numbers = [over.mean(), each.returns.mean(), costs[over].mean() if over.any() else "", *means]
         cells = [program, preset, variant, task, lane.probability, lane.seed, which, read_info(path)["iteration"]]

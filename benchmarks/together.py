@@ -3,15 +3,15 @@
 python benchmarks/together.py gremlin|mean|limits [--minutes 8]
 
 What one constraint alone leads to is read from the rows of benchmarks/outage.py. The same command goes on where it was
-stopped: trainings from their checkpoints, and evaluations in results/together are kept. With --minutes it stops by
-itself, saved, with exit code 143. --steps-scale 0.001 --preset fast --out /tmp/x --results /tmp/x is a rehearsal.
+stopped: trainings from their checkpoints, and evaluations in results/together are kept where they are of what is asked
+for. With --minutes it stops by itself, saved, with exit code 143. --steps-scale 0.001 --preset fast --out /tmp/x
+--results /tmp/x is a rehearsal.
 """
 
 import argparse
 import csv
 import json
 import os
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -50,17 +50,19 @@ def main() -> int:
 def evaluated(
     args: argparse.Namespace, name: str, env: str, asked: object, seeds: int, times: float = 1.0, **judged: object
 ) -> dict:
-    """The evaluation of a run, trained to its end and made unless it is there."""
+    """The evaluation of a run, trained to its end and made unless it is there, of what is asked for."""
     path = args.results / f"{name}.json"
-    if not path.exists():
-        steps = max(1, int(times * args.steps_scale * STEPS))
-        seeds = args.seeds or seeds
-        how = steps, seeds, args.preset, args.out / name
-        run = qcrl.train("outage_ppo", env, asked, *how, first_seed=args.first_seed, resume=True)  # type: ignore[arg-type]
+    how: dict = {"seeds": args.seeds or seeds, "first_seed": args.first_seed, "preset": args.preset}
+    how["steps"] = max(1, int(times * args.steps_scale * STEPS))
+    made = how | {"episodes": args.episodes}
+    found = json.loads(path.read_text()) if path.exists() else {}
+    if found.get("made") != made:
+        run = qcrl.train("outage_ppo", env, asked, out=args.out / name, resume=True, **how)  # type: ignore[arg-type]
         qcrl.evaluate(run, args.episodes, **judged)  # type: ignore[arg-type]
+        found = {"made": made, **json.loads((run.path / "evaluation-jax.json").read_text())}
         args.results.mkdir(parents=True, exist_ok=True)
-        shutil.copy(run.path / "evaluation-jax.json", path)
-    return json.loads(path.read_text())
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    return found
 
 
 def alone(args: argparse.Namespace, env: str) -> dict[str, list[float]]:
@@ -71,8 +73,12 @@ def alone(args: argparse.Namespace, env: str) -> dict[str, list[float]]:
     return {name: [float(row[name]) for row in rows if row[name]] for name in names}
 
 
+def average(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
 def spread(values: list[float]) -> str:
-    return f"{sum(values) / len(values):.4g} ({min(values):.4g} to {max(values):.4g})"
+    return f"{average(values):.4g} ({min(values):.4g} to {max(values):.4g})"
 
 
 def per_seed(found: dict, key: str) -> str:
@@ -81,10 +87,6 @@ def per_seed(found: dict, key: str) -> str:
 
 def constraints_of(found: dict) -> list[dict]:
     return found["pooled"][0]["constraints"] or []
-
-
-def average(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def gremlin(args: argparse.Namespace) -> None:
@@ -110,7 +112,7 @@ def mean(args: argparse.Namespace) -> None:
     plain = alone(args, "DynamicEnv-v0")
     limit = float(f"{2 / 3 * average(plain['mean_cost']):.3g}")
     asked: Constraint | Together = PLAIN & qcrl.Mean(limit)
-    both = evaluated(args, "mean", "DynamicEnv-v0", asked, 10)
+    both = evaluated(args, f"mean-{limit:g}", "DynamicEnv-v0", asked, 10)
     print(
         "| constraint | asked | measured over all seeds | kept within .01, or the mean within 2% |\n|---|---|---|---|"
     )

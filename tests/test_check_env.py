@@ -142,6 +142,39 @@ def test_instances_that_repeat_each_other_are_told(capsys):
     assert not capsys.readouterr().err
 
 
+def test_instances_are_not_said_to_repeat_each_other_where_none_of_them_begins(capsys):
+    made = []
+
+    class Licensed(LateAndHidden):
+        """For one instance only."""
+
+        def reset(self, **options):
+            made.append(self)
+            if self is not made[0]:
+                raise RuntimeError("no licence")
+            return super().reset(**options)
+
+    assert "it ignores seeds" not in str(open_host(Licensed))
+    assert len({id(each) for each in made}) == 2
+    assert not capsys.readouterr().err
+
+
+def test_generators_are_not_given_seeds_where_that_keeps_episodes_from_beginning(capsys):
+    class Demanding(Late):
+        """Does not begin without a seed, which it ignores."""
+
+        def reset(self, *, seed=None, options=None):
+            if seed is None:
+                raise ValueError("no seed")
+            return super().reset()
+
+    env = open_host(Demanding)
+    assert "it ignores seeds" not in str(env)
+    assert "have the same episodes" in " ".join(capsys.readouterr().err.split())
+    with closing(env.fleet(1)) as fleet:
+        fleet.reset([0])
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_costs_of_observations_that_are_changed_in_place(nested):
     report = check_env(lambda: InPlace(nested), moved, episodes=2)

@@ -104,6 +104,20 @@ def test_bad_batches_are_refused_with_the_reason(wrong, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"workers": 1, "step_timeout": -1}, "workers is 1 and step_timeout -1, but must be from 0 on, and above 0"),
+        ({"workers": -1}, "workers is -1 and step_timeout 60.0, but must be"),
+        ({"on_error": "wait"}, "'wait'"),
+    ],
+)
+def test_how_to_step_is_checked_before_the_simulator_is_tried(wrong, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(fit, "measure", lambda *given: pytest.fail("tried"))
+    with pytest.raises(UserError, match=message):
+        qcrl.train("outage_ppo", Ragged, qcrl.Outage(5.0, 0.1), 100, out=tmp_path / "r", progress=False, **wrong)
+
+
+@pytest.mark.parametrize(
     ("speed", "workers", "steps"),
     [(20_000, 0, 2048), (205, 0, 2048), (100, 0, 512), (37, 0, 256), (37, 4, 1024), (1, 0, 256)],
 )

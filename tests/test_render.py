@@ -1,5 +1,7 @@
 """The top-down renderer: the right colours at the right pixels."""
 
+from typing import get_type_hints
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,11 @@ def test_every_object_is_where_it_should_be(size):
     red, green, blue = pixel(frame, -0.07, -0.6)
     assert red > blue > green
     assert near(pixel(frame, -0.25, 0.25), (255, 255, 255))
+
+
+def test_a_place_is_two_numbers():
+    hints = get_type_hints(Scene)
+    assert (hints["robot"].dim_str, hints["hazards"].dim_str) == ("2", "hazards 2")
 
 
 def test_the_nose_turns_with_the_heading():

@@ -35,6 +35,8 @@ def test_the_page_holds_the_results_unchanged(evaluated, tmp_path):
     assert curve["mean"][-1] == pytest.approx(table["episode_return"][last].mean(), rel=1e-4)
     assert [episode["limit"] for episode in data["replays"]] == [15, 15]
     assert all(np.diff(episode["costs"]).min() >= 0 for episode in data["replays"])
+    for episode in data["replays"]:  # costs are rounded, so the page is told what is over
+        assert episode["over"] == [cost > 15 for cost in episode["costs"]]
 
 
 def test_a_run_without_policies_or_results_has_a_page(trained, tmp_path):

@@ -112,6 +112,20 @@ def test_a_run_from_before_a_setting_was_there_is_resumed_with_its_default(copy)
         train(run.path, resume=True, scale=2.0)
 
 
+def test_a_run_from_before_presets_chose_among_policies_goes_on_without(copy, monkeypatch):
+    from fakes import Fake
+
+    run = copy(100)
+    config = json.loads((run.path / "config.json").read_text())
+    del config["algorithm"]["fields"]["candidates"]
+    (run.path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(Fake, "presets", {"fast": Fake(candidates=8)})
+    with pytest.raises(UserError, match=r"another candidates \(1, now 4\)"):
+        train(run.path, resume=True, candidates=4)
+    assert train(run.path, steps=200, resume=True).config["algorithm"]["fields"]["candidates"] == 1
+    assert not (run.path / "policies" / "recent").exists()
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -142,3 +142,22 @@ def test_how_many_episodes_choose_depends_on_no_other_lane(tmp_path, monkeypatch
     run = qcrl.train("outage_ppo", Bet, qcrl.Outage(0.5, 0.3), 4000, seeds=3, out=tmp_path / "run", **settings)
     assert counts == [(1, selection.at_first(100, 6)), (2, selection.at_first(400, 6))]
     assert all("chosen_after" in run.policy_of(lane).info for lane in run.lanes)
+
+
+def test_where_the_simulator_breaks_no_lane_has_another_policy_than_its_last(tmp_path, monkeypatch, capsys):
+    settings = {"num_envs": 4, "steps_per_env": 50, "hidden_sizes": (8,)}
+    choice, choose, groups = selection._choice, selection.choose, []
+    fewer = lambda run, env, lane, *given: choice(run, env, lane, *given)._replace(episodes=400 if lane.seed else 100)
+
+    def breaks(*given):
+        groups.append(given)
+        if len(groups) > 1:
+            raise qcrl.UserError("it broke")
+        return choose(*given)
+
+    monkeypatch.setattr(selection, "_choice", fewer)
+    monkeypatch.setattr(selection, "choose", breaks)
+    run = qcrl.train("outage_ppo", Bet, qcrl.Outage(0.5, 0.3), 4000, seeds=2, out=tmp_path / "run", **settings)
+    assert len(groups) == 2
+    assert "the last policies are kept, without a choice: it broke" in " ".join(capsys.readouterr().err.split())
+    assert not any("chosen_after" in run.policy_of(lane).info for lane in run.lanes)

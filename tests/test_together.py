@@ -1,10 +1,12 @@
 """Several constraints at once: what is refused, and what is learned where the best shares are known."""
 
 import json
+import runpy
 import shutil
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -334,3 +336,28 @@ def test_a_python_environment_is_trained_and_judged_under_two_constraints(tmp_pa
         "outage_ppo", "host_envs:TwoCosts", constraint, 640, out=tmp_path / "r", resume=True, progress=False, **shape
     )
     assert more.metrics["iteration"][-1] == 20
+
+
+def test_the_benchmark_evaluates_again_where_something_else_is_asked_for(tmp_path, monkeypatch):
+    script = Path(__file__).parent.parent / "benchmarks" / "together.py"
+    benchmark, made = SimpleNamespace(**runpy.run_path(str(script))), []
+
+    def train(*given, out, **options):
+        out.mkdir(parents=True, exist_ok=True)
+        return SimpleNamespace(path=out)
+
+    def evaluate(run, episodes):
+        made.append(episodes)
+        (run.path / "evaluation-jax.json").write_text(json.dumps({"episodes": episodes}))
+
+    monkeypatch.setattr(qcrl, "train", train)
+    monkeypatch.setattr(qcrl, "evaluate", evaluate)
+    asked = {"seeds": None, "first_seed": 5000, "episodes": 40, "preset": "fast", "steps_scale": 1.0}
+    folders = {"out": tmp_path / "runs", "results": tmp_path / "results"}
+    look = lambda **changed: benchmark.evaluated(SimpleNamespace(**folders, **asked | changed), "name", "env", TIME, 10)
+    assert [look()["episodes"], look()["episodes"], look(seeds=10)["episodes"]] == [40] * 3
+    assert made == [40]
+    others = {"episodes": 50, "seeds": 3, "first_seed": 0, "preset": "scale", "steps_scale": 0.1}
+    for name, value in others.items():
+        assert look(**{name: value})["made"] != look()["made"]
+    assert len(made) == 1 + 2 * len(others)

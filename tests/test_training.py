@@ -185,6 +185,7 @@ def test_mistakes_are_told_before_anything_is_written(fake, tmp_path, monkeypatc
 def test_from_python_kinds_are_looked_at_before_anything_is_done(tmp_path):
     for given, message in (
         ({"constraint": 0.1}, "the constraint is 0.1, but must be one such as"),
+        ({"constraint": [1]}, r"the constraint is \[1\], but must be one such as .*, or a list"),
         ({"constraint": qcrl.Outage(15, 0.1), "callback": 3}, "callback is 3, but must be a function"),
     ):
         with pytest.raises(UserError, match=message):

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from qcrl.algos.outage_ppo import OutagePPO
 from qcrl.algos.ppo_lag import PPOLag
 from qcrl.algos.qcpo import QCPO
 from qcrl.cli.main import main
 from qcrl.constraints import Outage
 from qcrl.envs import make
 from qcrl.envs.base import Description
+from qcrl.envs.point.pictures import VERMILLION, TwoPathScene
 from qcrl.errors import UserError
 from qcrl.quantiles import at_level
 from qcrl.runs.jax_policy import JaxPolicy
@@ -58,6 +60,28 @@ def test_the_estimate_is_about_what_is_left_of_the_limit():
     # The tail from the last level, .98, at twice its quantile.
     assert estimate(moment, 0.0) == pytest.approx(0.02 ** (2**shape), rel=1e-3)
     assert estimate(moment, limit + 0.01) == 1
+
+
+@pytest.mark.parametrize(("cost", "over"), [(0.1, False), (0.10001, True)])
+def test_costs_at_the_limit_are_over_it_nowhere(cost, over, monkeypatch):
+    """The sum of 150 costs of 0.1, which are of single precision, is a little above 15 in double precision."""
+    policy = untrained(OutagePPO, "TwoPathEnv-v0")
+    carry = policy.initial()
+    inputs = policy.inputs(np.array([1, 0, 0, 0], np.float32), carry)
+    paid = Moment(inputs._replace(previous_cost=np.full(1, cost, np.float32)), carry.memory)
+    moments = [jax.tree.map(lambda x: np.asarray(x)[None], paid)] * 150
+    estimate = outage_estimator(policy, 15.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(replay, "_environment", lambda *given: None)
+        patch.setattr(replay, "outage_estimator", lambda *given: lambda moment, spent: 0.5)
+        patch.setattr(replay, "play_on_host", lambda *given, watch: list(map(watch, moments)))
+        episode = replay.record(policy, 15.0)
+    assert episode.costs[-1] > 15
+    assert episode.outage.tolist() == [0.5] * 149 + [float(over)]
+    assert (estimate(Moment(inputs, carry.memory), float(episode.costs[-1])) == 1) == over
+    still = episode._replace(scenes=[TwoPathScene(0, 0, 4)] * 150, outage=None)
+    [frame] = video.frames_of([video.Shown(still, 15.0, "")], [149])
+    assert (frame[:, 480:] == VERMILLION).all(axis=2).any() == over
 
 
 def test_a_critic_of_means_has_no_estimate():

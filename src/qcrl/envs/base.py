@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from qcrl.envs.host.actions import Actions
 from qcrl.envs.host.products import Product
-from qcrl.envs.host.spaces import Actions, read_actions
+from qcrl.envs.host.spaces import read_actions
 from qcrl.kinds import Json, Tree
 from qcrl.nets.images import Image
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qcrl.envs.host.products import Product, placed
-from qcrl.envs.host.spaces import Actions
+from qcrl.envs.host.actions import Actions
+from qcrl.envs.host.products import Product, box, placed
 from qcrl.runs.numpy_policy import NumpyPolicy
 from qcrl.runs.onnx_graph import Graph
 
@@ -31,7 +31,7 @@ def to_env(graph: Graph, raw: str, policy: NumpyPolicy) -> dict[str, Part]:
     parts, number, first = {}, 0, actions.numbers
     for path, leaf in placed(actions.parts):
         if leaf["kind"] == "box":
-            own = Actions(False, tuple(leaf["shape"]), leaf["dtype"], 0, tuple(leaf["low"]), tuple(leaf["high"]))
+            own = box(leaf)
             part = _mapped(graph, graph.columns(raw, number, number + own.numbers), own)
             number += own.numbers
         else:

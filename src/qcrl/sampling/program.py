@@ -43,13 +43,17 @@ class Workers(NamedTuple):
     """What follows where an environment breaks: stop, or restart."""
 
 
-def check_environments(learner: Learner, env: Described, lanes: int, workers: Workers) -> None:
-    """Raise where there cannot be as many environments as the lanes need."""
+def check_workers(workers: Workers) -> None:
+    """Raise where environments could not be stepped so, before one is."""
     if workers.processes < 0 or not workers.timeout > 0:
         raise UserError(
             f"workers is {workers.processes} and step_timeout {workers.timeout}, but must be from 0 on, and above 0"
         )
     check_name("reaction to errors", workers.on_error, ("stop", "restart"))
+
+
+def check_environments(learner: Learner, env: Described, lanes: int, workers: Workers) -> None:
+    """Raise where there cannot be as many environments as the lanes need."""
     if isinstance(env, HostEnv):
         env.check_count(lanes * learner.num_envs, workers.processes)
     elif workers.processes:

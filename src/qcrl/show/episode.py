@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from qcrl.algos.outage_ppo import OutagePPO, OutageProbability
 from qcrl.algos.quantile_advantage import CostDistribution
+from qcrl.constraints import exceeds
 from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.base import ONE_COST
 from qcrl.envs.host.environment import HostEnv, open_host
@@ -69,7 +70,8 @@ def record(
     watched = _environment(policy, engine, scenes) if env is None else filmed(env, scenes.append)
     play_on_host(policy, watched, [number], SEED, deterministic, watch=watch)
     if outage:
-        outage[-1] = float(sum(costs) > limit)  # nothing is to come, and the critic was never asked about that
+        # Nothing is to come, and the critic was never asked about that.
+        outage[-1] = float(exceeds(np.array(sum(costs)), limit))
     shown = scenes[-1 - len(costs) : -1]  # the last one is of the episode that would follow
     about = "" if isinstance(policy.trained_by, OutagePPO) else "of the discounted cost to go"
     seen = np.array(outage) if outage else None
@@ -144,7 +146,7 @@ def outage_estimator(policy: JaxPolicy, limit: float) -> Callable[[Moment, float
         return None
 
     def estimate(moment: Moment, spent: float) -> float:
-        if spent > limit:
+        if exceeds(np.array(spent), limit):
             return 1.0
         seen = jax.device_get(critic(policy.state, moment.inputs, moment.memory))
         if isinstance(seen, OutageProbability):

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from qcrl.constraints import exceeds
 from qcrl.envs.adapters.gym_spaces import FRAMES_PER_SECOND, TRAIL
 from qcrl.envs.host.filmed import Picture
 from qcrl.envs.point.pictures import BLUE, INK, PAPER, PURPLE, VERMILLION, WHITE, Scene, draw
@@ -98,7 +99,7 @@ def _draw_panel(pen: ImageDraw.ImageDraw, width: int, shown: Shown, step: int, t
     pen.text((left, 92), f"step {step:,} of {last:,}", GREY, _font(14))
     pen.text((left, 116), "return", GREY, _font(14))
     pen.text((right, 112), f"{episode.returns[step]:.2f}", INK, _font(22), anchor="ra")
-    over = cost > limit
+    over = exceeds(episode.costs, limit)[step]
     pen.text((left, 156), f"cost (limit {limit:g})", GREY, _font(14))
     pen.text(
         (right, 152), f"{cost:.4g}" + (" over" if over else ""), VERMILLION if over else INK, _font(22), anchor="ra"

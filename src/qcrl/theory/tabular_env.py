@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from qcrl.envs.base import ONE_COST, Step
-from qcrl.envs.host.spaces import Actions
+from qcrl.envs.host.actions import Actions
 from qcrl.theory.cmdp import CMDP
 from qcrl.theory.examples import MACHINE_HORIZON, machine
 

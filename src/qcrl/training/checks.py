@@ -45,9 +45,10 @@ def lanes(
     rates: Sequence[float | None] = (),
 ) -> tuple[Lane, ...]:
     """Seeds x constraints x learning rates, in this order; the last only where there are several."""
-    if not isinstance(constraint, Asked | Sequence) or isinstance(constraint, str):
+    sides = [constraint] if isinstance(constraint, Asked) else constraint
+    if not isinstance(sides, Sequence) or isinstance(sides, str) or not all(isinstance(each, Asked) for each in sides):
         raise UserError(f"the constraint is {constraint!r}, but must be one such as qcrl.Outage(15, 0.1), or a list")
-    asked = [together(each) for each in ([constraint] if isinstance(constraint, Asked) else constraint)]
+    asked = list(map(together, sides))
     if not asked:
         raise UserError("no constraint was given; give at least one, such as qcrl.Outage(limit=15, probability=0.1)")
     settings = [(all_trained_under(algorithm, each), each[0]) for each in asked]

@@ -15,7 +15,7 @@ from qcrl.algos.algorithm import Algorithm
 from qcrl.envs.host.environment import HostEnv
 from qcrl.envs.host.spaces import random_actions
 from qcrl.errors import BrokenEnvironment, WorkerFailure
-from qcrl.kinds import Settings
+from qcrl.kinds import Json, Settings
 from qcrl.runs.folder import read_config
 from qcrl.sampling.program import Workers
 
@@ -84,15 +84,28 @@ FITTED = (
 
 def chosen_before(out: str | Path | None) -> Settings:
     """What was chosen when the run in this folder began, so that it is the same when it goes on."""
-    if out is None or not (Path(out) / "config.json").exists():
-        return {}
-    stored: Settings = read_config(Path(out)).get("algorithm", {}).get("fields", {})
+    stored = _fields(_before(out))
     return {name: stored[name] for name in FITTED if name in stored}
+
+
+def candidates_before(out: str | Path | None) -> Settings:
+    """Those of the run in this folder: one that is older than the choice goes on without, whatever presets say now."""
+    stored = _fields(_before(out))
+    return {"candidates": stored.get("candidates", 1)} if stored else {}
 
 
 def preset_before(out: str | Path | None) -> str | None:
     """That of the run in this folder, if there is one."""
-    return None if out is None or not (Path(out) / "config.json").exists() else read_config(Path(out)).get("preset")
+    return _before(out).get("preset")
+
+
+def _before(out: str | Path | None) -> Json:
+    """The configuration of the run in this folder, if there is one."""
+    return {} if out is None or not (Path(out) / "config.json").exists() else read_config(Path(out))
+
+
+def _fields(config: Json) -> Settings:
+    return config.get("algorithm", {}).get("fields", {})
 
 
 def complete(

@@ -85,10 +85,12 @@ def train(
     environment = find_environment(env, cost)
     notes = [greeting] if greeting else []  # what is wrong is said first, and alone
     stepping = Workers(workers, step_timeout, on_error)
+    program.check_workers(stepping)
     suited = suited_preset(environment)
     if isinstance(algo, str):
         preset = default_preset(algo, suited) if preset is None else preset
         algo = build(algo, preset)
+        overrides = fit.candidates_before(out) | overrides if resume else overrides
         if suited is not None and preset == suited:
             given = fit.chosen_before(out) | overrides if resume else overrides
             whole = checks.length(algo, preset, steps, environment)

@@ -45,6 +45,8 @@ class Choice(NamedTuple):
 
 Turn = tuple[int, int]
 """Numbers of a choice, and of a candidate in it."""
+Best = tuple[int, Totals]
+"""The number of a candidate that was chosen, and its episodes."""
 Play = Callable[[Sequence[Turn], int, int], list[Totals]]
 """Plays candidates, in so many episodes each, from a first one on."""
 Score = Callable[[Totals], tuple[float, float]]
@@ -77,15 +79,16 @@ def _keep_best(run: Run, env: Described, crew: Crew, say: Callable[[str], None])
     for lane, policies, episodes in choices:
         say(f"{lane}: choosing among the last {len(policies)} policies, by {episodes} fresh episodes")
     counts = [at_first(each.episodes, len(each.policies)) for each in choices]
+    best: list[tuple[Choice, Best]] = []
     # No lane's choice depends on another's; those with as many episodes play side by side.
     for count in dict.fromkeys(counts):
         own = [choice for choice, each in zip(choices, counts) if each == count]
-        _keep_best_of(run, env, own, count, crew, say)
+        best += zip(own, _best_of(run, env, own, count, crew))
+    for choice, found in best:  # once all have played: where a simulator breaks, nothing was replaced
+        _adopt(run, env, choice, found, say)
 
 
-def _keep_best_of(
-    run: Run, env: Described, choices: Sequence[Choice], count: int, crew: Crew, say: Callable[[str], None]
-) -> None:
+def _best_of(run: Run, env: Described, choices: Sequence[Choice], count: int, crew: Crew) -> list[Best]:
     """`count`: episodes of each policy in the first round."""
 
     def fresh(turns: Sequence[Turn], episodes: int, first: int) -> list[Totals]:
@@ -96,15 +99,19 @@ def _keep_best_of(
         return play(jobs, env, episodes, first=first, batch=count, crew=crew)
 
     scores = [partial(score, each.lane, env.costs) for each in choices]
-    best = choose(fresh, [len(each.policies) for each in choices], count, scores)
-    for (lane, policies, _), (number, measured) in zip(choices, best):
-        last, chosen = policies[0], policies[number]
-        iteration, after = (checkpoints.read_info(each)["iteration"] for each in (chosen, last))
-        if number:
-            last.replace(run.path / RECENT / f"{lane}-i{after}.safetensors")
-        checkpoints.adopt(chosen if number else last, last, {"chosen_after": after})
-        found = f"mean return {measured.returns.mean():.4g}, {', '.join(_outcome(lane, env.costs, measured))}"
-        say(f"{lane}: that of iteration {iteration:,} is kept; in its {measured.returns.size} episodes: {found}")
+    return choose(fresh, [len(each.policies) for each in choices], count, scores)
+
+
+def _adopt(run: Run, env: Described, choice: Choice, best: Best, say: Callable[[str], None]) -> None:
+    """Put the best policy in the place of the last one, which is kept beside the others."""
+    (lane, policies, _), (number, measured) = choice, best
+    last, chosen = policies[0], policies[number]
+    iteration, after = (checkpoints.read_info(each)["iteration"] for each in (chosen, last))
+    if number:
+        last.replace(run.path / RECENT / f"{lane}-i{after}.safetensors")
+    checkpoints.adopt(chosen if number else last, last, {"chosen_after": after})
+    found = f"mean return {measured.returns.mean():.4g}, {', '.join(_outcome(lane, env.costs, measured))}"
+    say(f"{lane}: that of iteration {iteration:,} is kept; in its {measured.returns.size} episodes: {found}")
 
 
 def _candidates(run: Run, lane: Lane) -> list[Path]:
@@ -137,7 +144,7 @@ def at_first(episodes: int, candidates: int) -> int:
     return max(1, round(episodes / math.ceil(math.log2(candidates)) / candidates))
 
 
-def choose(fresh: Play, candidates: Sequence[int], count: int, scores: Sequence[Score]) -> list[tuple[int, Totals]]:
+def choose(fresh: Play, candidates: Sequence[int], count: int, scores: Sequence[Score]) -> list[Best]:
     """The best candidate of every choice, and its episodes: after each round the better half plays on, twice as long.
 
     candidates: how many each choice has.

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from qcrl.envs.adapters import functional
 from qcrl.envs.adapters.functional import FunctionalCost, FunctionalCostFunction
 from qcrl.envs.base import Step
-from qcrl.envs.host.spaces import Actions
+from qcrl.envs.host.actions import Actions
 from qcrl.errors import UserError
 from qcrl.kinds import Tree
 

@@ -10,12 +10,13 @@ import numpy as np
 from qcrl.envs import ENVIRONMENT_IDS
 from qcrl.envs.base import HOST_PRESET
 from qcrl.envs.host import boundary, costs, elsewhere
+from qcrl.envs.host.actions import Actions
 from qcrl.envs.host.costs import Costs, CostSource
 from qcrl.envs.host.fleet import Fleet, Local
 from qcrl.envs.host.products import Product
 from qcrl.envs.host.restarting import Restarting
 from qcrl.envs.host.seeds import REPEATS, SeededMaker, obeying
-from qcrl.envs.host.spaces import Actions, check_observations, describe_actions, find_images, random_actions
+from qcrl.envs.host.spaces import check_observations, describe_actions, find_images, random_actions
 from qcrl.envs.host.vector import Vector
 from qcrl.envs.host.workers import Workers
 from qcrl.errors import UserError

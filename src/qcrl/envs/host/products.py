@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from qcrl.envs.host.actions import Actions
 from qcrl.kinds import GymSpace, Json
 
 Leaf = dict[str, Any]
@@ -58,7 +59,7 @@ class Product:
         if actions.ndim == 1:
             return self.to_env(actions[None])[0]
         options = (actions[:, group].argmax(axis=1) for group in self._groups)
-        built = _build(self.parts, iter(actions[:, : self.numbers].T), options)
+        built = _build(self.parts, (own.to_env(actions[:, place]) for own, place in self._boxes), options)
         if not self.nested:
             return built
         rows = np.empty(len(actions), object)
@@ -76,6 +77,13 @@ class Product:
         """Where the options of every choice lie in an action."""
         ends = self.numbers + np.cumsum(self.choices, dtype=int)
         return [slice(end - count, end) for count, end in zip(self.choices, ends)]
+
+    @cached_property
+    def _boxes(self) -> list[tuple[Actions, slice]]:
+        """The mapping of every box, and where its numbers lie in an action."""
+        found = [box(leaf) for leaf in leaves(self.parts) if leaf["kind"] == "box"]
+        ends = np.cumsum([each.numbers for each in found], dtype=int)
+        return [(each, slice(end - each.numbers, end)) for each, end in zip(found, ends)]
 
     def as_dict(self) -> Json:
         """As JSON would give it back."""
@@ -98,6 +106,11 @@ def placed(part: Json, *path: str | int) -> Iterator[tuple[tuple[str | int, ...]
             yield from placed(each, *path, key)
     else:
         yield path, part
+
+
+def box(leaf: Leaf) -> Actions:
+    """The mapping of a part that is a box."""
+    return Actions(False, tuple(leaf["shape"]), leaf["dtype"], 0, tuple(leaf["low"]), tuple(leaf["high"]))
 
 
 def describe(space: GymSpace) -> Json | None:
@@ -132,31 +145,26 @@ def describe(space: GymSpace) -> Json | None:
     return None
 
 
-def _build(part: Json, numbers: Iterator[np.ndarray], chosen: Iterator[np.ndarray]) -> Any:
-    """A part of a batch of actions, from the columns that are left of the numbers and choices."""
+def _build(part: Json, boxes: Iterator[np.ndarray], chosen: Iterator[np.ndarray]) -> Any:
+    """A part of a batch of actions, from the boxes and choices that are left."""
     if "parts" in part:
         inner = part["parts"]
         if isinstance(inner, dict):
-            return {key: _build(each, numbers, chosen) for key, each in inner.items()}
-        return tuple(_build(each, numbers, chosen) for each in inner)
-    if part["kind"] == "choice":
-        columns = [start + next(chosen) for start in part["start"]]
-    else:
-        columns = [_bounded(next(numbers), *bounds) for bounds in zip(part["low"], part["high"])]
+            return {key: _build(each, boxes, chosen) for key, each in inner.items()}
+        return tuple(_build(each, boxes, chosen) for each in inner)
+    if part["kind"] == "box":
+        return next(boxes)
+    columns = [start + next(chosen) for start in part["start"]]
     if part["shape"] is None:
-        return columns[0]
+        return list(columns[0])
     return np.stack(columns, axis=1).astype(part["dtype"]).reshape(-1, *part["shape"])
-
-
-def _bounded(drawn: np.ndarray, low: float | None, high: float | None) -> np.ndarray:
-    """Numbers of [-1, 1] mapped to their bounds, or where one is missing, as drawn and clipped to the other."""
-    if low is not None and high is not None:
-        drawn = low + (np.clip(drawn, -1.0, 1.0) + 1) / 2 * (high - low)
-    return np.clip(drawn, -math.inf if low is None else low, math.inf if high is None else high)
 
 
 def _row(built: Any, place: int) -> Any:
     """One action of a batch."""
     if isinstance(built, dict):
         return {key: _row(each, place) for key, each in built.items()}
-    return tuple(_row(each, place) for each in built) if isinstance(built, tuple) else built[place]
+    if isinstance(built, tuple):
+        return tuple(_row(each, place) for each in built)
+    # Of a box without dimensions an array as well, but of a choice a number.
+    return built[place, ...] if isinstance(built, np.ndarray) else built[place]

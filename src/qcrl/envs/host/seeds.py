@@ -48,13 +48,18 @@ def beginning(trial: Single, seed: int) -> Iterator[Float[np.ndarray, " number"]
         return
 
 
-def differ(one: Sequence[np.ndarray], two: Iterator[np.ndarray]) -> bool:
-    """As far as both go: one may have broken, or have been slower."""
-    return any(not np.array_equal(a, b) for a, b in zip(one, two))
+def differ(one: Sequence[np.ndarray], two: Iterator[np.ndarray]) -> bool | None:
+    """As far as both go: one may have broken, or have been slower. None where there is nothing to compare."""
+    compared = False
+    for a, b in zip(one, two):
+        if not np.array_equal(a, b):
+            return True
+        compared = True
+    return False if compared else None
 
 
-def disobeys(trial: Single) -> bool:
-    """Whether episodes that were reset with the same seeds differ."""
+def disobeys(trial: Single) -> bool | None:
+    """Whether episodes that were reset with the same seeds differ; None where none began."""
     return differ(list(beginning(trial, 0)), beginning(trial, 0))
 
 
@@ -64,7 +69,7 @@ def repeats(make: Callable[..., GymEnv], trial: Single) -> bool:
     try:
         for _ in range(2):
             made.append(Single(boundary.make(make, trial.name), trial.source, trial.name, trial.masks))
-        return not differ(list(beginning(made[0], 0)), beginning(made[1], STEPS))
+        return differ(list(beginning(made[0], 0)), beginning(made[1], STEPS)) is False
     except BrokenEnvironment:  # there may be few
         return False
     finally:
@@ -113,7 +118,7 @@ def obeying(make: Callable[..., GymEnv], trial: Single) -> tuple[Callable[..., G
     """
     if not disobeys(trial):
         return make, False
-    if not disobeys(Single(Seeded(trial.env), trial.source, trial.name, trial.masks)):
+    if disobeys(Single(Seeded(trial.env), trial.source, trial.name, trial.masks)) is False:
         return SeededMaker(make), False
     return make, repeats(make, trial)
 

@@ -38,9 +38,9 @@ class Scene(NamedTuple):
 
     task: Task
     """Sizes and the placement square."""
-    robot: Float[np.ndarray, 2]
+    robot: Float[np.ndarray, " 2"]
     heading: float
-    goal: Float[np.ndarray, 2] | None
+    goal: Float[np.ndarray, " 2"] | None
     """None in button tasks."""
     hazards: Float[np.ndarray, "hazards 2"]
     buttons: Float[np.ndarray, "buttons 2"]

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from qcrl.constraints import exceeds
 from qcrl.envs import ENVIRONMENT_IDS, TASKS
 from qcrl.envs.point.pictures import ROUTES, Scene, TwoPathScene
 from qcrl.errors import UserError
@@ -233,6 +234,7 @@ def _replays(
                     "limit": lane.limit,
                     "returns": _short(episode.returns, 4),
                     "costs": _short(episode.costs, 4),
+                    "over": exceeds(episode.costs, lane.limit).tolist(),
                     "outage": None if episode.outage is None else _short(episode.outage, 3),
                     **_scenes(episode.scenes),
                 }

@@ -68,7 +68,7 @@ class Player {
     this.step = step;
     this.scrub.value = step;
     const { costs, returns, outage, limit } = this.episode;
-    const over = costs[step] > limit;
+    const over = this.episode.over[step];
     const cells = [["step", `${step} of ${this.last}`], ["return", returns[step].toFixed(2)], [`cost, limit ${limit}`, `${+costs[step].toFixed(2)}${over ? " over" : ""}`, over]];
     if (outage) cells.push(["critic: Pr(over the limit)", outage[step].toFixed(2)]);
     this.readout.replaceChildren();
