@@ -73,7 +73,8 @@ def main():
             row |= {"mean_return": mean_return, "outage": outage, "mean_cost": mean_cost, "cpu_seconds": cpu_seconds}
             begins = not Path(args.out).exists()
             with open(args.out, "a", newline="") as file:
-                csv.writer(file).writerows([row.keys(), row.values()] if begins else [row.values()])
+                table = csv.writer(file, lineterminator="\n")
+                table.writerows([row.keys(), row.values()] if begins else [row.values()])
             print(row, flush=True)
 
 

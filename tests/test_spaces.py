@@ -102,6 +102,44 @@ def test_the_parts_of_an_action_are_where_the_space_says():
     np.testing.assert_allclose(action["valve"], [0.0, 1.0])
 
 
+def test_a_box_without_dimensions_is_an_array_within_a_dictionary_and_a_choice_a_number():
+    space = spaces.Dict({"gate": spaces.Discrete(2), "speed": spaces.Box(0.0, 4.0, ())})
+    actions, _ = describe_actions(space, "env")
+    drawn = np.float32([[0.5, 0, 1], [-1.0, 1, 0]])
+    for action, speed in zip((*actions.to_env(drawn), actions.to_env(drawn[0])), (3.0, 0.0, 3.0)):
+        assert isinstance(action["speed"], np.ndarray)
+        assert (action["speed"].shape, action["speed"].dtype, action["speed"]) == ((), np.float32, speed)
+        assert isinstance(action["gate"], np.int64)
+
+
+@pytest.mark.parametrize(
+    "box", [ONE_SIDED, spaces.Box(-0.3, 0.7, (2,), np.float64), spaces.Box(-1, 2, (2,), np.float16)]
+)
+def test_a_box_is_mapped_alike_alone_and_as_a_part(box):
+    drawn = 2 * np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    alone, part = (describe_actions(space, "env")[0].to_env(drawn) for space in (box, spaces.Tuple((box,))))
+    assert alone.dtype == part[0][0].dtype == box.dtype
+    np.testing.assert_array_equal(alone, [row for (row,) in part])
+
+
+@pytest.mark.parametrize("choices", [(3,), (2, 2, 2), (2, 2, 3, 3, 2)])
+def test_choices_of_one_size_are_looked_at_together(choices):
+    """Side by side as each by itself."""
+    rng, size = np.random.default_rng(0), sum(choices)
+    head, noise = (jnp.asarray(rng.normal(size=(50, size)), jnp.float32) for _ in range(2))
+    ends = np.cumsum(choices)[:-1]
+    alone = [distributions.draw({}, *pair) for pair in zip(jnp.split(head, ends, -1), jnp.split(noise, ends, -1))]
+    drawn = distributions.draw({}, head, noise, choices)
+    np.testing.assert_array_equal(drawn, np.concatenate(alone, axis=-1))
+    each = zip(jnp.split(head, ends, -1), alone)
+    expected = sum(distributions.log_prob({}, *pair) for pair in each)
+    np.testing.assert_allclose(distributions.log_prob({}, head, drawn, choices), expected, rtol=1e-5)
+    entropies = [distributions.statistics({}, part)["entropy"] for part in jnp.split(head, ends, -1)]
+    assert float(distributions.statistics({}, head, choices)["entropy"]) == pytest.approx(
+        float(sum(entropies)), rel=1e-5
+    )
+
+
 def test_probabilities_of_parts_multiply():
     params = {"log_std": jnp.array([0.3])}
     head = jnp.array([0.2, 1.0, -1.0, 0.5, 0.1, 0.2])

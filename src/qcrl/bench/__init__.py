@@ -6,6 +6,9 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 
+from qcrl.errors import UserError
+from qcrl.kinds import Settings
+
 
 def main(
     what: str,
@@ -26,6 +29,24 @@ def count(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return int(text)
+
+
+def add_changes(parser: argparse.ArgumentParser) -> None:
+    """The option that `changes` reads."""
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="NAME=VALUE", help="other hyper-parameters (default: none)"
+    )
+
+
+def changes(args: argparse.Namespace) -> Settings:
+    """Hyper-parameters that were given by name."""
+    from qcrl.algos.hyperparameters import parse  # not above: --help need not wait for JAX
+
+    pairs = [text.partition("=") for text in args.set]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise UserError(f"--set {name} has no value; write it like --set num_envs=64")
+    return {name: parse(value) for name, _, value in pairs}
 
 
 def hardware() -> str:

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qcrl.bench import count, hardware, print_table
+from qcrl.bench import add_changes, changes, count, hardware, print_table
 from qcrl.envs.find import find
 from qcrl.envs.host.seeds import Seeded, SeededMaker
 from qcrl.errors import UserError
-from qcrl.kinds import Tree
+from qcrl.kinds import Settings, Tree
 
 TASKS = {
     "CartPole-v1": 100_000,
@@ -60,6 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=count, default=3, help="trainings of each (default: 3)")
     parser.add_argument("--first-seed", type=int, default=0, help="(default: 0)")
     parser.add_argument("--algo", default="outage_ppo", help="algorithm of qcrl (default: outage_ppo)")
+    add_changes(parser)
     parser.add_argument("--steps", type=float, default=None, help="of each training (default: those of the task)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="no training begins later (default: inf)")
     parser.add_argument("--out", default="learn.csv", help="table that rows are added to (default: learn.csv)")
@@ -94,7 +95,8 @@ def _run_all(args: argparse.Namespace, path: Path) -> list[str]:
                     left_out.append(f"{learner} on {task}, from seed {seed} on: no time")
                     continue
                 steps = int(args.steps or TASKS.get(task, 100_000))
-                job = {"learner": learner, "task": task, "steps": steps, "seed": seed, "algo": args.algo}
+                job: Tree = {"learner": learner, "task": task, "steps": steps, "seed": seed, "algo": args.algo}
+                job["overrides"] = changes(args) if learner == "qcrl" else {}
                 command = [sys.executable, "-m", "qcrl.cli", "bench", "learn", "--one", json.dumps(job)]
                 ended = subprocess.run(command, capture_output=True, text=True)
                 if ended.returncode:
@@ -116,7 +118,7 @@ def read(path: Path) -> list[Row]:
 def add(path: Path, row: Row) -> None:
     fresh = not path.exists()
     with open(path, "a", newline="") as file:
-        writer = csv.writer(file)
+        writer = csv.writer(file, lineterminator="\n")
         if fresh:
             writer.writerow(Row._fields)
         writer.writerow(row)
@@ -143,14 +145,14 @@ def compare(task: str, rows: list[Row]) -> list[str]:
     return [*cells, ratio, f"{seconds['qcrl']:.0f} of {seconds['sb3']:.0f}", f"{share:.2f}"]
 
 
-def train(learner: str, task: str, steps: int, seed: int, algo: str) -> Tree:
+def train(learner: str, task: str, steps: int, seed: int, algo: str, overrides: Settings) -> Tree:
     """One training and its fresh episodes, as a row."""
     # What the task itself imports is counted for neither learner.
     deaf = isinstance(getattr(find(task, free), "make", None), SeededMaker)
     begun, cpu = time.perf_counter(), time.process_time()
     with TemporaryDirectory() as folder:
         if learner == "qcrl":
-            learned = _with_qcrl(task, steps, seed, algo, Path(folder))
+            learned = _with_qcrl(task, steps, seed, algo, Path(folder), overrides)
         else:
             learned = _with_sb3(task, steps, seed, deaf)
         taken = time.process_time() - cpu, time.perf_counter() - begun
@@ -163,14 +165,16 @@ def free(obs: Tree, action: Tree, next_obs: Tree, info: Tree) -> float:
     return 0.0
 
 
-def _with_qcrl(task: str, steps: int, seed: int, algo: str, folder: Path) -> Callable[[], np.ndarray]:
+def _with_qcrl(
+    task: str, steps: int, seed: int, algo: str, folder: Path, overrides: Settings
+) -> Callable[[], np.ndarray]:
     from qcrl.constraints import Outage
     from qcrl.sampling.play import play
     from qcrl.training.loop import train as qcrl_train
 
     env = find(task, free)
     constraint = Outage(OUT_OF_REACH, 0.1)
-    trained = qcrl_train(algo, env, constraint, steps, seeds=[seed], out=folder / "run", progress=False)
+    trained = qcrl_train(algo, env, constraint, steps, [seed], out=folder / "run", progress=False, **overrides)
     return lambda: play([(trained.policy_of(trained.lanes[0]), seed + 2**31)], env, EPISODES)[0].returns
 
 

@@ -19,14 +19,12 @@ from typing import get_type_hints
 
 import numpy as np
 
-from qcrl.algos import hyperparameters
-from qcrl.bench import count, hardware, print_table
+from qcrl.bench import add_changes, changes, count, hardware, print_table
 from qcrl.constraints import Outage, exceeds
 from qcrl.envs import make
 from qcrl.evaluation.aim import afforded, aimed_by, target
 from qcrl.evaluation.evaluate import Player, results_of, trained_environment
 from qcrl.evaluation.promise import RECENT, keep
-from qcrl.kinds import Settings
 from qcrl.runs.folder import Run
 from qcrl.runs.jax_policy import JaxPolicy
 from qcrl.runs.lane import Lane
@@ -72,14 +70,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episodes", type=count, metavar="N", help="that may certify (default: as for qcrl train)")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop and save after so long (default: never)")
     parser.add_argument("--out", type=Path, default=Path("runs/promise"), metavar="DIR", help="(default: runs/promise)")
-    parser.add_argument(
-        "--set", nargs="*", default=[], metavar="NAME=VALUE", help="other hyper-parameters (default: none)"
-    )
+    add_changes(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     folder = args.out / f"{args.env}-{args.preset}-p{args.promise:g}"
-    overrides = {name: hyperparameters.parse(value) for name, _, value in (each.partition("=") for each in args.set)}
     env = make(args.env)
     steps = length(args.algo, args.preset, args.steps)
     episodes = afforded(steps, env, args.episodes)
@@ -91,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
                 left = {*seeds} - {row.seed for row in rows if row.kind == kind}
                 if not left:
                     continue
-                trained = _train(args, folder, kind, seeds, aim if kind == "call" else args.promise, steps, overrides)
+                trained = _train(args, folder, kind, seeds, aim if kind == "call" else args.promise, steps)
                 for lane in (lane for lane in trained.lanes if lane.seed in left):
                     make_row = _call if kind == "call" else _plain
                     rows.append(make_row(args, trained, lane, episodes))
@@ -111,17 +106,12 @@ def _programs(args: argparse.Namespace) -> list[list[int]]:
 
 
 def _train(
-    args: argparse.Namespace,
-    folder: Path,
-    kind: str,
-    seeds: list[int],
-    probability: float,
-    steps: float,
-    overrides: Settings,
+    args: argparse.Namespace, folder: Path, kind: str, seeds: list[int], probability: float, steps: float
 ) -> Run:
-    constraint, kept = Outage(args.limit, probability), RECENT if kind == "call" else 0
+    constraint, options = Outage(args.limit, probability), changes(args)
     out = folder / (kind if args.lanes is None else f"{kind}-s{seeds[0]}-{len(seeds)}")
-    return train(args.algo, args.env, constraint, steps, seeds, args.preset, out, resume=True, recent=kept, **overrides)
+    options |= {"resume": True, "recent": RECENT if kind == "call" else 0}
+    return train(args.algo, args.env, constraint, steps, seeds, args.preset, out, **options)
 
 
 def _call(args: argparse.Namespace, run: Run, lane: Lane, episodes: int) -> Row:

@@ -17,11 +17,10 @@ from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.find import algorithms, build, find
 from qcrl.algos.sac import SAC
-from qcrl.bench import count, hardware, print_row, print_table
+from qcrl.bench import add_changes, changes, count, hardware, print_row, print_table
 from qcrl.bench.profile import print_profile
 from qcrl.constraints import Outage
 from qcrl.envs import ENVIRONMENT_IDS, make
-from qcrl.errors import UserError
 from qcrl.sampling import compilation_cache
 from qcrl.training.checks import trained_under
 
@@ -35,9 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     counts = "(default: 1 on a CPU, 10 on an accelerator, with a replay also 40)"
     parser.add_argument("--seeds", type=count, nargs="+", help=f"how many are trained in one program {counts}")
     parser.add_argument("--iterations", type=count, default=3, help="timed iterations per preset (default: 3)")
-    parser.add_argument(
-        "--set", nargs="+", default=[], metavar="NAME=VALUE", help="change hyper-parameters of the presets"
-    )
+    add_changes(parser)
     parser.add_argument(
         "--profile", action="store_true", help="also say where an iteration's time goes, and how near the peak it comes"
     )
@@ -49,8 +46,7 @@ def run(args: argparse.Namespace) -> None:
     on_cpu = jax.default_backend() == "cpu"
     replays = issubclass(find(args.algo), SAC)
     counts = args.seeds or ([1] if on_cpu else [10, 40] if replays else [10])
-    changes = dict(_change(text) for text in args.set)
-    chosen = {name: hyperparameters.replace(build(args.algo, name), changes) for name in args.presets}
+    chosen = {name: hyperparameters.replace(build(args.algo, name), changes(args)) for name in args.presets}
     print(f"{hardware()}; {args.algo} on {args.env}; the median of {args.iterations} iterations\n")
     header = [
         "preset",
@@ -82,13 +78,6 @@ def run(args: argparse.Namespace) -> None:
         print("\nPyTorch is not installed: not compared.")
         return
     compare_with_torch(chosen["paper"], args.env, args.iterations)
-
-
-def _change(text: str) -> tuple[str, object]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UserError(f"--set {text} has no value; write it like --set num_envs=64")
-    return name, hyperparameters.parse(value)
 
 
 def iteration_seconds(algorithm: Algorithm, env_id: str, seeds: int, iterations: int) -> tuple[float, float]:

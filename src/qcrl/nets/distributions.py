@@ -4,9 +4,10 @@ A categorical action is one-hot, so that trajectories, networks and rollouts nee
 action has several parts it is a product: first all numbers, then a one-hot group for each of the `choices`.
 """
 
+from itertools import groupby
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from qcrl.nets.network import Params
@@ -29,9 +30,9 @@ def draw(params: Params, head: Actions, noise: Actions | float, choices: Choices
     """The action that standard normal `noise` leads to; the mode where the noise is 0."""
     if choices:
         noises = split(jnp.broadcast_to(noise, head.shape), choices)
-        pairs = list(zip(split(head, choices), noises))
-        numbers = [draw(params, *pairs[0])] if "log_std" in params else []
-        return jnp.concatenate([*numbers, *(draw({}, *pair) for pair in pairs[1:])], axis=-1)
+        numbers, *blocks = zip(split(head, choices), noises)
+        drawn = [draw(params, *numbers)] if "log_std" in params else []
+        return jnp.concatenate([*drawn, *(_flat(draw({}, *block)) for block in blocks)], axis=-1)
     if "log_std" in params:
         return head + jnp.exp(params["log_std"]) * noise
     # Normal noise turned into Gumbel noise, whose largest sum with the logits is a sample.
@@ -41,9 +42,9 @@ def draw(params: Params, head: Actions, noise: Actions | float, choices: Choices
 
 def log_prob(params: Params, head: Actions, action: Actions, choices: Choices = ()) -> Float[Array, "*batch"]:
     if choices:
-        pairs = list(zip(split(head, choices), split(action, choices)))
-        logs = [log_prob({}, *pair) for pair in pairs[1:]]
-        return sum(logs, log_prob(params, *pairs[0]) if "log_std" in params else jnp.zeros(()))
+        numbers, *blocks = zip(split(head, choices), split(action, choices))
+        logs = (jnp.sum(log_prob({}, *block), axis=-1) for block in blocks)
+        return sum(logs, log_prob(params, *numbers) if "log_std" in params else jnp.zeros(()))
     if "log_std" in params:
         return gaussian_log_prob(action, head, params["log_std"])
     return jnp.sum(action * jax.nn.log_softmax(head), axis=-1)
@@ -52,9 +53,10 @@ def log_prob(params: Params, head: Actions, action: Actions, choices: Choices = 
 def statistics(params: Params, head: Actions, choices: Choices = ()) -> dict[str, Float[Array, ""]]:
     """Entropy, and the spread of actions where they are numbers."""
     if choices:
-        numbers, *groups = split(head, choices)
+        numbers, *blocks = split(head, choices)
         own = statistics(params, numbers) if "log_std" in params else {"entropy": jnp.zeros(())}
-        return own | {"entropy": sum((statistics({}, group)["entropy"] for group in groups), own["entropy"])}
+        each = (block.shape[-2] * statistics({}, block)["entropy"] for block in blocks)
+        return own | {"entropy": sum(each, own["entropy"])}
     if "log_std" in params:
         return {
             "entropy": jnp.sum(params["log_std"] + 0.5 * jnp.log(2 * jnp.pi * jnp.e)),
@@ -65,9 +67,18 @@ def statistics(params: Params, head: Actions, choices: Choices = ()) -> dict[str
 
 
 def split(x: Actions, choices: Choices) -> list[Array]:
-    """The numbers, and each of the groups after them."""
-    first = x.shape[-1] - sum(choices)
-    return jnp.split(x, first + np.cumsum((0, *choices[:-1])), axis=-1)
+    """The numbers, then the choices, those of equal size in a row side by side: [..., choice, option]."""
+    end = x.shape[-1] - sum(choices)
+    blocks = [x[..., :end]]
+    for options, run in groupby(choices):
+        start, count = end, len(list(run))
+        end = start + count * options
+        blocks.append(x[..., start:end].reshape(*x.shape[:-1], count, options))
+    return blocks
+
+
+def _flat(block: Float[Array, "*batch choice option"]) -> Actions:
+    return block.reshape(*block.shape[:-2], -1)
 
 
 def forbid(head: Actions, mask: Float[Array, "*batch option"] | None) -> Actions:
