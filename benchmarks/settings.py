@@ -23,6 +23,8 @@ VARIANTS: dict[str, dict[str, object]] = {
     "as_is": {},
     "separate": SEPARATE,
     "later": LATER,
+    "gain": {"initial_gain": 2.45},
+    "separate_gain": SEPARATE | {"initial_gain": 2.45},
 }
 COLUMNS = ("program", "preset", "variant", "environment", "probability", "seed", "policy", "iteration")
 MEASURED = ("episodes", "outage", "mean_return", "mean_cost_over", "train_outage", "train_return", "multiplier", "kl")

@@ -198,6 +198,19 @@ def test_heads_begin_small_but_for_the_value(apart):
     np.testing.assert_allclose(small / whole, np.broadcast_to(factors, whole.shape), rtol=1e-5)
 
 
+def test_kernels_begin_as_spread_as_orthogonal_ones_where_actions_are_numbers():
+    """With a gain of sqrt(2), as PPO is mostly used, those have a spread of sqrt(2 / in)."""
+    algorithm = replace(TINY, separate_critics=True, hidden_sizes=(64, 64))
+    gain = OutagePPO.presets["host"].initial_gain
+    numbers = Description("numbers", 2, 3, 9, fixed_length=True)
+    for env, spread in ((numbers, (2 / 64) ** 0.5), (replace(numbers, discrete=True), (1 / 3 / 64) ** 0.5)):
+        plain, host = (replace(algorithm, initial_gain=g).init_params(env, jax.random.key(0))[0] for g in (1.0, gain))
+        for name in ("mlp_1", "critic_1"):
+            assert float(jnp.std(host[name]["kernel"])) == pytest.approx(spread, rel=0.05)
+        for name in ("heads", "critic_heads"):
+            np.testing.assert_array_equal(host[name]["kernel"], plain[name]["kernel"])
+
+
 def test_where_most_are_over_the_limit_training_works_with_one_that_half_are_over():
     algorithm = replace(TINY, most_over=0.5, steering_outages=2.0, driver_window=20)
 

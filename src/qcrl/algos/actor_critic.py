@@ -127,13 +127,16 @@ class ActorCritic(PPOSettings):
         size = env.observation_size + self._added(env, constraints)
         params, normaliser = self.network(env).init(key, size, env.action_size, outputs)
         normaliser = self.hold(env, constraints, normaliser)
+        if numbers_of(env):
+            params |= {"log_std": jnp.full(numbers_of(env), self.initial_log_std, jnp.float32)}
+            for name in (f"{trunk}_{place}" for trunk in ("mlp", "critic") for place in range(len(self.hidden_sizes))):
+                if name in params:
+                    params[name]["kernel"] *= self.initial_gain
         # All but the value's, which lies between those of the policy and of the cost critics.
         for name, before in (("heads", 0), ("critic_heads", env.action_size)):
             if self.initial_head != 1 and name in params:
                 places = before + jnp.arange(params[name]["bias"].size)
                 params[name]["kernel"] *= jnp.where(places == env.action_size, 1.0, self.initial_head)
-        if numbers_of(env):
-            params |= {"log_std": jnp.full(numbers_of(env), self.initial_log_std, jnp.float32)}
         return params, normaliser
 
     def _added(self, env: Described, constraints: Sequence[Constraint]) -> int:

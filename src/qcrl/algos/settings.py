@@ -182,6 +182,8 @@ class NetworkSettings(Algorithm):
     """Squash the policy's mean into [-1, 1]."""
     initial_log_std: float = 0.0
     """Log standard deviation of actions before the first iteration."""
+    initial_gain: float = 1.0
+    """Where actions are numbers the MLPs' kernels are multiplied by this before the first iteration."""
     initial_head: float = 1.0
     """The last layer of the policy and of the cost critics is multiplied by this before the first iteration."""
     separate_critics: bool = False
@@ -190,7 +192,7 @@ class NetworkSettings(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("be at least 0", lambda x: x >= 0, "lstm_size")
-        self.require("be greater than 0", lambda x: x > 0, "observation_clip")
+        self.require("be greater than 0", lambda x: x > 0, "observation_clip", "initial_gain")
         self.require("be at least one number, each greater than 0", lambda x: x and min(x) > 0, "budget_parts")
         if self.separate_critics and self.lstm_size:
             raise UserError("separate_critics is true, but there is an LSTM, which they share; set lstm_size to 0")
