@@ -272,3 +272,40 @@ def test_a_space_that_cannot_be_trained_is_named():
     vector = gymnasium.vector.SyncVectorEnv([Parts] * 2)
     with pytest.raises(UserError, match="takes dictionaries or tuples"):
         open_host(vector)
+
+
+class Named(Parts):
+    """Its masks are a dictionary in another order than its actions, with nothing for the numbers."""
+
+    def __init__(self, mask=None):
+        choices = {"gear": spaces.Discrete(3), "way": spaces.Discrete(3)}
+        super().__init__(spaces.Dict({"speed": spaces.Box(0.0, 1.0)} | choices))
+        self.mask = mask or {"way": np.array([0, 1, 1]), "speed": None, "gear": np.array([1, 1, 0])}
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], {"action_mask": self.mask}
+
+    def step(self, action):
+        assert action["gear"] != 2
+        assert action["way"] != 0
+        *values, info = super().step(action)
+        return *values, info | {"action_mask": self.mask}
+
+
+def test_masks_by_name_go_by_their_keys_in_training_and_after_it(tmp_path):
+    run = qcrl.train("outage_ppo", Named, qcrl.Outage(9.0, 0.1), 80, out=tmp_path / "run", progress=False, **SMALL)
+    policy, obs, rng = run.policy(backend="numpy"), np.zeros(2), np.random.default_rng(0)
+    mask = Named().mask
+    drawn = [policy(obs, policy.initial(), rng=rng, mask=mask)[0] for _ in range(50)]
+    assert {int(action["gear"]) for action in drawn} == {0, 1}
+    assert {int(action["way"]) for action in drawn} == {1, 2}
+    batch = {key: None if each is None else np.tile(each, (50, 1)) for key, each in mask.items()}
+    actions, _ = policy(np.zeros((50, 2)), policy.initial(batch=50), rng=rng, mask=batch)
+    assert {int(action["way"]) for action in actions} == {1, 2}
+    with pytest.raises(UserError, match="has 'path', but the actions have gear, speed, way"):
+        policy(obs, policy.initial(), mask={"path": mask["way"]})
+
+
+def test_a_mask_with_an_unknown_name_is_an_error():
+    with pytest.raises(UserError, match="has 'path', but the actions have gear, speed, way"):
+        open_host(lambda: Named({"path": np.ones(3), "gear": np.ones(3)}))

@@ -13,6 +13,7 @@ import numpy as np
 
 from qcrl import ranges
 from qcrl.envs.base import Description
+from qcrl.envs.host.products import Product, mask_row
 from qcrl.errors import UserError, check_name
 from qcrl.kinds import Json, Tree
 from qcrl.runs.forward import Known
@@ -126,17 +127,17 @@ class Policy:
         cost: Number | None = None,
         rng: np.random.Generator | int | None = None,
         deterministic: bool = False,
-        mask: np.ndarray | None = None,
+        mask: Any = None,
     ) -> tuple[np.ndarray, Carry]:
         """Action and next carry, of one observation or of a batch.
 
         `reward` and `cost` are those of the step before. A policy that looks at them must be told; `needs` says so. At
         the start of an episode there are none. Several costs are given by name, or in the environment's order.
         Actions are drawn with `rng`, a generator or a seed; without one they differ from call to call.
-        `mask` is the environment's action mask, in one row, where it has one.
+        `mask` is the environment's action mask, where it has one: as the environment gives it, or in one row.
         """
         if mask is not None or self.env.masks:
-            obs = self._with_mask(obs, mask)
+            obs = self._with_mask(obs, self._row(mask, carry.spent.shape[:-1]))
         known = self.known(obs, carry, reward, cost)
         generator = self._entropy if rng is None else np.random.default_rng(rng)
         action, memory = self._act(known, carry.memory, generator, deterministic)
@@ -204,6 +205,18 @@ class Policy:
         if isinstance(cost, Mapping) or np.ndim(cost) != axes + 1 or np.shape(cost)[-1] != len(names):
             raise UserError(f"cost is {cost!r}, but {self.env.id} has {', '.join(names)}; give all of them by name")
         return np.asarray(cost, np.float32)
+
+    def _row(self, mask: Any, batch: tuple[int, ...]) -> np.ndarray | None:
+        """A mask in parts as one row."""
+        nested = isinstance(self.env.actions, Product) and self.env.actions.nested
+        if not isinstance(mask, dict | tuple) or (batch and not nested):
+            return mask
+        try:
+            return mask_row(mask, self.env.actions.parts if isinstance(self.env.actions, Product) else {}, batch)
+        except UserError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise UserError(f"the action mask is {mask!r}, but must be as the environment gives it ({error})") from None
 
     def _with_mask(self, obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         """The observation with the action mask behind it, as it was trained."""

@@ -12,7 +12,9 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from jaxtyping import Float
 
+from qcrl.envs.host.actions import Actions
 from qcrl.envs.host.costs import CostSource, Info
+from qcrl.envs.host.products import Product, mask_row
 from qcrl.envs.host.spaces import describe_actions, flatten
 from qcrl.envs.host.values import copied, flag, mapping, number, shown
 from qcrl.errors import BrokenEnvironment, UserError, WorkerFailure
@@ -91,7 +93,7 @@ def layers(env: GymEnv) -> list[GymEnv]:
     return found if any(innermost is each for each in found) else [*found, innermost]
 
 
-def read_mask(env: GymEnv, info: Info) -> Float[np.ndarray, " option"] | None:
+def read_mask(env: GymEnv, info: Info, actions: Actions | Product) -> Float[np.ndarray, " option"] | None:
     """info["action_mask"], or what `action_masks()` returns, as one row; None where there is neither."""
     raw: Tree = info.get("action_mask")
     if raw is None:
@@ -99,8 +101,7 @@ def read_mask(env: GymEnv, info: Info) -> Float[np.ndarray, " option"] | None:
         raw = None if method is None else method()
     if raw is None:
         return None
-    parts = raw.values() if isinstance(raw, dict) else raw if isinstance(raw, tuple | list) else [raw]
-    return (np.concatenate([np.ravel(part) for part in parts]) != 0).astype(np.float32)
+    return (mask_row(raw, actions.parts if isinstance(actions, Product) else {}) != 0).astype(np.float32)
 
 
 class RawStep(NamedTuple):
@@ -197,11 +198,12 @@ class Single:
         if ended:
             return np.ones(self.masks, np.float32)
         with guarded(self.where, "has an action mask at which was raised"):
-            found = read_mask(self.env, info)
+            assert self.actions is not None  # wherever there are masks
+            found = read_mask(self.env, info, self.actions)
         if found is None or found.size != self.masks:
             what = "is missing" if found is None else f"has {found.size} entries"
             self.refuse(f"the action mask {what}, but must have {self.masks} entries at every step")
-        if self.actions is not None and not self.actions.allows(found):
+        if not self.actions.allows(found):
             self.refuse("the action mask allows nothing, but must allow an option of every choice, or end the episode")
         return found
 

@@ -199,11 +199,12 @@ def _allowed(single: Single, mask: np.ndarray, seed: list[int]) -> np.ndarray:
 def _play(single: Single, seed: int, limit: int) -> Episode:
     """One episode, or its first steps. The same seed gives the same actions."""
     reset_info = info = single.raw_reset(seed)
+    actions = describe_actions(single.env.action_space, single.name)[0]
     episode = Episode([copied(single.obs)], [], [], False, False, reset_info)
     for step in range(limit):
         before = episode.obs[-1]
         with boundary.guarded(single.where, "has an action mask at which was raised"):
-            mask = boundary.read_mask(single.env, info)
+            mask = boundary.read_mask(single.env, info, actions)
         action = _sample(single, None if step else seed) if mask is None else _allowed(single, mask, [seed, step])
         seen = single.raw_step(action)
         info = seen.info

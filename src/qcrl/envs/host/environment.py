@@ -179,12 +179,13 @@ def options_of(actions: Actions | Product, size: int) -> int:
 
 def find_masks(env: GymEnv, env_id: str) -> int:
     """How many options may be masked: all, where the environment says which, else 0."""
-    options = options_of(*describe_actions(env.action_space, env_id))
+    actions, size = describe_actions(env.action_space, env_id)
+    options = options_of(actions, size)
     if not options:
         return 0
     info = boundary.Single(env, CostSource(), env_id).raw_reset(0)
     with boundary.guarded(env_id, "has an action mask at which was raised"):
-        return 0 if boundary.read_mask(env, info) is None else options
+        return 0 if boundary.read_mask(env, info, actions) is None else options
 
 
 def time_limit(env: GymEnv) -> tuple[int, bool]:
@@ -225,10 +226,10 @@ def _try(
     `allowed` gives an action for an action mask.
     """
     trial = Local([env], source or CostSource(), env_id).envs[0]
-    info = trial.raw_reset(0)
+    actions, info = describe_actions(env.action_space, env_id)[0], trial.raw_reset(0)
     trial.flat(trial.obs, info)
     if allowed is not None:
-        mask = boundary.read_mask(env, info)
+        mask = boundary.read_mask(env, info, actions)
         assert mask is not None
         action = allowed(mask)
     else:
@@ -242,7 +243,7 @@ def _try(
     trial.step(action)
     if may_mask and allowed is None:
         with boundary.guarded(env_id, "has an action mask at which was raised"):
-            late = boundary.read_mask(env, trial.info) is not None
+            late = boundary.read_mask(env, trial.info, actions) is not None
         if late:
             raise UserError(f"{env_id} gives an action mask with a step, but none with reset; give it with both")
     return source

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from qcrl.envs.host.actions import Actions
+from qcrl.errors import UserError
 from qcrl.kinds import GymSpace, Json
 
 Leaf = dict[str, Any]
@@ -106,6 +107,31 @@ def placed(part: Json, *path: str | int) -> Iterator[tuple[tuple[str | int, ...]
             yield from placed(each, *path, key)
     else:
         yield path, part
+
+
+def mask_row(raw: Any, part: Json, batch: tuple[int, ...] = ()) -> np.ndarray:
+    """An action mask, or a batch of them, as one row, in the order of the space whatever the order of a dictionary.
+
+    None allows all of a part; a box has nothing that could be masked.
+    """
+    if raw is None:
+        return np.ones((*batch, sum(sum(leaf.get("counts", ())) for leaf in leaves(part))))
+    if not isinstance(raw, dict | tuple | list):
+        return np.asarray(raw).reshape(*batch, -1)
+    rows = [mask_row(each, inner, batch) for each, inner in _paired(raw, part.get("parts"))]
+    return np.concatenate([np.ones((*batch, 0)), *rows], axis=-1)
+
+
+def _paired(raw: Any, inner: Any) -> list[tuple[Any, Json]]:
+    """The parts of a mask with those of the space, where it has such parts."""
+    if isinstance(raw, dict) and isinstance(inner, dict):
+        named = {str(key): each for key, each in raw.items()}
+        if unknown := named.keys() - inner.keys():
+            raise UserError(f"the action mask has {min(unknown)!r}, but the actions have {', '.join(inner)}")
+        return [(named[key], each) for key, each in inner.items() if key in named]
+    values = list(raw.values()) if isinstance(raw, dict) else list(raw)
+    alike = isinstance(inner, list) and len(inner) == len(values)
+    return list(zip(values, inner if alike else [{}] * len(values)))
 
 
 def box(leaf: Leaf) -> Actions:
