@@ -159,6 +159,14 @@ def local(tmp_path_factory):
 def test_a_sweep_trains_and_evaluates_every_cell(local):
     assert not local.failures
     assert not local.frozen
+    assert [(path, row["seeds"], row["episodes"]) for path, row in local.pooled] == [
+        ("TwoPathEnv-v0/qcpo-fast", 2, 100),
+        ("TwoPathEnv-v0/qcpo-fast", 2, 100),
+        ("TwoPathEnv-v0/ppo_lag-fast", 2, 100),
+    ]
+    assert repr(local) == f"<Sweep {local.path}: 2 groups, 0 failed>"
+    with pytest.raises(UserError, match=r"give the folder of a run, such as .*ppo_lag-fast"):
+        qcrl.load(local.path)
     runs = [qcrl.load(local.path / group.path) for group in local.groups]
     assert [len(run.lanes) for run in runs] == [4, 2]
     for run in runs:
@@ -185,7 +193,13 @@ def test_finished_groups_are_skipped_and_failed_ones_do_not_stop_the_others(loca
     (occupied / "config.json").unlink()
     before = (lag / FINISHED).stat().st_mtime_ns
     assert cli.main(["sweep", str(grid), "--out", str(out)]) == 0
-    assert "2 of 2 groups" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "2 of 2 groups" in printed
+    assert [line.split()[:4] for line in printed.splitlines() if line.strip().startswith("TwoPathEnv-v0/")] == [
+        ["TwoPathEnv-v0/qcpo-fast", "0.1", "15", "2"],
+        ["TwoPathEnv-v0/qcpo-fast", "0.2", "15", "2"],
+        ["TwoPathEnv-v0/ppo_lag-fast", "0.1", "15", "2"],
+    ]
     assert (lag / FINISHED).stat().st_mtime_ns == before
     assert rows(occupied) == rows(local.path / "TwoPathEnv-v0" / "qcpo-fast")
     # Other settings than those of the finished groups: they are neither skipped nor overwritten.

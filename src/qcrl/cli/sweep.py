@@ -2,9 +2,16 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rich.table import Table
+
+from qcrl.cli.envs import print_table
 from qcrl.cli.main import Handler, Parser
 from qcrl.kinds import Settings
+
+if TYPE_CHECKING:
+    from qcrl.sweeps import Sweep
 
 
 def command(parser: Parser, arguments: list[str]) -> Handler:
@@ -50,9 +57,32 @@ def run(args: argparse.Namespace) -> int:
         print(f"{path}: {', '.join(lanes)} turned non-finite and kept the last good policy")
     for path, failure in result.failures.items():
         print(f"{path}: failed: {failure}")
+    _print_outcomes(result)
     done = len(result.groups) - len(result.failures)
     print(f"{done} of {len(result.groups)} groups are finished in {out}")
     depths = {group.path.count("/") for group in result.groups}
     runs = f"{out}{depths.pop() * '/*'}/*/" if len(depths) == 1 else " ".join(f"{out}/{g.path}" for g in result.groups)
     print(f"Next: qcrl plot {runs}, qcrl report {runs}")
     return 1 if result.failures or result.frozen else 0
+
+
+def _print_outcomes(result: "Sweep") -> None:
+    """What the fresh episodes say of every setting, all its seeds together."""
+    rows = result.pooled
+    rates = any(row["learning_rate"] is not None for _, row in rows)
+    table = Table("run", "p", "limit", *["rate"] * rates, "seeds", "outage", "95% interval", "return", "cost", box=None)
+    for path, row in rows:
+        table.add_row(
+            path,
+            f"{row['probability']:g}",
+            f"{row['limit']:g}",
+            *[f"{row['learning_rate']:g}"] * rates,
+            str(row["seeds"]),
+            f"{row['outage']:.4f}",
+            f"{row['outage_low']:.4f} to {row['outage_high']:.4f}",
+            f"{row['mean_return']:.2f} ± {row['std_return']:.2f}",
+            f"{row['mean_cost']:.2f}",
+        )
+    if rows:
+        print_table(table)
+        print("Fresh episodes of all seeds together. Return ± its standard deviation over episodes.")

@@ -232,7 +232,11 @@ def read_config(folder: Path, needed: Sequence[str] = ()) -> Json:
     try:
         config = shapes.read_json(path, shapes.Config, advice)
     except FileNotFoundError:
-        raise UserError(f"there is no run in {folder}: it has no config.json; give the folder of a run") from None
+        runs = sorted(str(each.parent) for each in [*folder.glob("*/*/config.json"), *folder.glob("*/config.json")])
+        inside = f", such as {runs[0]}" if runs else ""
+        raise UserError(
+            f"there is no run in {folder}: it has no config.json; give the folder of a run{inside}"
+        ) from None
     missing = [key for key in needed if key not in config]
     if missing:
         raise UserError(f"{path} cannot be read: its {missing[0]} is missing; {advice}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qcrl.errors import UserError
+from qcrl.kinds import Json
 from qcrl.runs import checkpoints, shapes
 from qcrl.sweeps import grid as grids
 from qcrl.sweeps.display import Watch
@@ -28,6 +29,17 @@ class Sweep:
     """By group: an error in one sentence."""
     frozen: dict[str, list[str]]
     """By group: lanes that turned non-finite and were frozen."""
+
+    def __repr__(self) -> str:
+        return f"<Sweep {self.path}: {len(self.groups)} groups, {len(self.failures)} failed>"
+
+    @property
+    def pooled(self) -> list[tuple[str, Json]]:
+        """Of every finished group its path and, setting by setting, what its evaluation says of all seeds together."""
+        done = [group for group in self.groups if group.cell.episodes and finished(group, self.path / group.path)]
+        names = [self.path / group.path / f"evaluation-{engine}.json" for group in done for engine in ("jax", "host")]
+        files = [(str(file.parent.relative_to(self.path)), file) for file in names if file.exists()]
+        return [(path, row) for path, file in files for row in json.loads(file.read_text())["pooled"]]
 
 
 class Stopped(KeyboardInterrupt):
