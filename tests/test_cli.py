@@ -70,7 +70,7 @@ def test_lists_of_what_there_is(call):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("trian", "there is no command 'trian'; the commands are train"),
+        ("trian", "there is no command 'trian'; did you mean train? the commands are train"),
         ("--verbose", "unrecognized arguments: --verbose"),
         ("train --outage 0", "probability is 0.0"),
         ("train --outage 0.1 1.5", "probability is 1.5"),
@@ -84,6 +84,10 @@ def test_lists_of_what_there_is(call):
         ("train wcsac --hidden-sizes 0", "hidden_sizes is (0,)"),
         ("train qpco", "there is no algorithm 'qpco'; did you mean qcpo?"),
         ("train qcpo DynamicEnv-v9", "there is no environment 'DynamicEnv-v9'"),
+        ("train qcpo DynamicEnv", "did you mean DynamicEnv-v0?"),
+        ("train --lr 1e-3", "unrecognized arguments: --lr 1e-3; did you mean --learning-rate?"),
+        ("train --seed 3", "unrecognized arguments: --seed 3; did you mean --first-seed?"),
+        ("train --cost-limit 25", "did you mean --limit?"),
         ("train --preset quick", "there is no preset 'quick'"),
         ("train --epoch 3", "unrecognized arguments: --epoch; did you mean --epochs?"),
         ("train --epochs many", "epochs is 'many', but must be a whole number"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import qcrl
+from qcrl import UserError, named
 from qcrl.algos.hyperparameters import to_json
 from qcrl.cli.main import main
 from qcrl.show.curves import read_curves
@@ -69,3 +70,12 @@ def test_it_goes_all_the_way(own, tmp_path, where):
     assert certificate.verdict in ("certified", "violated", "undecided")
     drawn = save(figure(read_curves([out])), tmp_path / "curves.png")
     assert drawn.stat().st_size > 10_000
+
+
+def test_a_policy_of_a_class_that_was_not_named_says_how_to_name_it(own, tmp_path, monkeypatch):
+    run = qcrl.train(own(**SMALL), "TwoPathEnv-v0", qcrl.Outage(15, 0.1), 80, out=tmp_path / "run")
+    monkeypatch.delitem(sys.modules, "own_algorithm")
+    monkeypatch.setattr(named, "_TRUSTED", set())
+    with pytest.raises(UserError, match="add --trust own_algorithm") as error:
+        qcrl.Policy.load(run.policy_file(run.lanes[0]))
+    assert "train it again" not in str(error.value)

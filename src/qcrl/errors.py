@@ -10,6 +10,10 @@ class UserError(ValueError):
     exit_code = 2
 
 
+class Untrusted(UserError):
+    """A file names code that the caller has not named."""
+
+
 class WorkerFailure(UserError):
     """A process that steps environments died or hangs. What was trained until then is kept."""
 

@@ -4,7 +4,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from qcrl.errors import UserError
+from qcrl.errors import Untrusted, UserError
 
 _TRUSTED: set[str] = set()
 """Modules that the caller has named in this process."""
@@ -23,7 +23,7 @@ def require_trust(text: str, what: str, calls: bool = False) -> None:
     module, colon, _ = text.rpartition(":")
     if colon and module not in _TRUSTED and (calls or module not in sys.modules):
         python = "pass it" if calls else f"import {module} first"
-        raise UserError(
+        raise Untrusted(
             f"{what} is {text!r}, says a file, and to use it runs code of the module {module}; if you trust that, add "
             f"--trust {module}, or from Python {python}"
         )

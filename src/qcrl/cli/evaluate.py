@@ -77,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     actions = "the mean action" if result.deterministic else "drawn actions"
     print(
         f"{result.episodes:,} episodes each of {result.environment['id']} on {result.engine}, {actions}. "
-        "If over: the mean cost of episodes over the limit. Quantile at level 1 - p, CVaR of the worst share p; "
+        "Return ± its standard deviation over episodes. If over: the mean cost of episodes over the limit. "
+        "Quantile at level 1 - p, CVaR of the worst share p; "
         + ("the last two columns are the outages of the fitted tails." if fitted else f"no tail is fitted: {FEW}.")
     )
     kind = f"{'-deterministic' if result.deterministic else ''}{'-promised' if args.promised else ''}"

@@ -35,6 +35,18 @@ COMMANDS = {
 }
 """Name and meaning; the file of the same name beside this one has `command(parser, arguments) -> Handler`."""
 
+ALSO_CALLED = {
+    "--lr": "--learning-rate",
+    "--seed": "--first-seed",
+    "--cost-limit": "--limit",
+    "--probability": "--outage",
+    "--timesteps": "--steps",
+    "--total-timesteps": "--steps",
+    "--total-steps": "--steps",
+    "--gamma": "--discount",
+}
+"""What options are called elsewhere: suggested where a command has no option of that name."""
+
 Handler = Callable[[argparse.Namespace], int]
 """Runs a command with its parsed options, and returns the exit code."""
 
@@ -44,7 +56,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         other, _, typed = message.partition("unrecognized arguments: ")
-        near = difflib.get_close_matches(re.split("[ =]", typed)[0], [] if other else self._option_string_actions, 1)
+        option, known = re.split("[ =]", typed)[0], [] if other else list(self._option_string_actions)
+        usual = ALSO_CALLED.get(option)
+        near = [usual] if usual in known else difflib.get_close_matches(option, known, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise UserError(f"{message}; {hint}see {self.prog} --help")
 
@@ -114,7 +128,9 @@ def _run(arguments: list[str]) -> int:
     if name.startswith("-"):
         _general_options().parse_args(arguments or [name])
     if name not in COMMANDS:
-        raise UserError(f"there is no command {name!r}; the commands are {', '.join(COMMANDS)}")
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UserError(f"there is no command {name!r}; {hint}the commands are {', '.join(COMMANDS)}")
     parser, handler = parser_of(name, arguments[1:])
     args = parser.parse_args(arguments[1:])
     del args.trust

@@ -31,5 +31,5 @@ def run(args: argparse.Namespace) -> int:
 
     with console().status("reading") as status:
         out = report(args.runs, args.out, args.replays, args.episodes, args.engine, progress=status.update)
-    print(f"{out}: {out.stat().st_size / 1e6:.1f} MB, needs no network")
+    print(f"{out}: {out.stat().st_size / 1e3:,.0f} kB, needs no network")
     return 0

@@ -163,7 +163,7 @@ def certify_policy(
     attempt = attempt_of(made, asked, same, call)
     plan, seed = attempt.plan, seeds(attempt.number)
     if console is not None:
-        planned = "" if asked.power is None else f" ({asked.power:.3g} power if its outage is {asked.expected:.4g})"
+        planned = "" if asked.power is None else f" (power {asked.power:.3g} if its outage is {asked.expected:.4g})"
         most = "at most " if len(plan.looks) > 1 else ""
         takes = f"outage <= {asked.promise:g} takes {most}{plan.episodes:,} fresh episodes{planned}"
         which = f"; this is attempt {attempt.number} of this run" if attempt.number > 1 else ""

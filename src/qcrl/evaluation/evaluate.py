@@ -244,13 +244,14 @@ def trained_environment(run: Run, env: object = None, cost: Costs = None) -> Des
         costs.require_trust(trained.get("cost"))
         cost = trained.get("cost")
     if not given and trained["id"] not in ENVIRONMENT_IDS:
-        reason = "does not come with qcrl"
+        reason, advice = "does not come with qcrl", "pass it as env= from Python"
         try:
             env = None if cost is None else find(trained["id"], cost)
         except UserError as error:
             reason = f"cannot be made from its name ({error})"
+            advice = f"run this where it can be imported, or {advice}"
         if env is None:
-            raise UserError(f"{run.path} was trained on {trained['id']}, which {reason}; pass it as env= from Python")
+            raise UserError(f"{run.path} was trained on {trained['id']}, which {reason}; {advice}")
     found = find(trained["id"] if env is None else env, cost)
     if hasattr(found, "with_costs"):
         found = found.with_costs(trained["costs"])

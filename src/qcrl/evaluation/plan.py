@@ -161,7 +161,8 @@ def planned_outage(promise: float, error: float, episodes: int, power: float) ->
     if episodes < least:
         raise UserError(
             f"{episodes} episodes are too few: even without any outage, an outage of {promise:g} cannot be certified "
-            f"at {1 - error:.4g} confidence with fewer than {least}; allow more episodes, or promise more"
+            f"at {1 - error:.4g} confidence with fewer than {least}; "
+            "allow more with --episodes or by more steps, or promise more"
         )
     most = fixed(promise, error, episodes).certify_at[0]
     # binom.cdf(most, n, q) = power, by the beta distribution.

@@ -14,7 +14,7 @@ from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.mixture import Mixture, MixtureState
 from qcrl.constraints import Constraint
 from qcrl.envs.base import Description
-from qcrl.errors import UserError
+from qcrl.errors import Untrusted, UserError
 from qcrl.kinds import Json, Tree
 from qcrl.nets.network import Inputs, Memory
 from qcrl.runs import checkpoints, lane, shapes
@@ -96,6 +96,8 @@ def load(path: Path) -> JaxPolicy:
         like = _shapes(trained_by, env, lane.from_dict(info).constraints)
         parts = len(info.get("mixture", []))
         state = checkpoints.read_tree(path, MixtureState((like,) * parts, jnp.zeros(parts)) if parts else like)
+    except Untrusted:
+        raise
     except Exception as error:  # a file may ask for anything, such as networks of no size, or of any
         raise UserError(f"{path} is not a policy of this version of qcrl ({error}); train it again") from error
     algorithm = Mixture(trained_by) if parts else trained_by

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from qcrl.envs.base import Description
-from qcrl.errors import UserError
+from qcrl.errors import Untrusted, UserError
 from qcrl.kinds import Json
 from qcrl.runs import files, forward
 from qcrl.runs.forward import Forward, Known, Memory
@@ -41,6 +41,8 @@ def load(path: Path) -> NumpyPolicy:
         env = Description.from_dict(info["environment"])
         if info.get("forward") is not None:
             return NumpyPolicy(env, info, arrays)
+    except Untrusted:
+        raise
     except Exception as error:  # a file may say anything of how it acts
         raise UserError(f"{path} is not a policy of this version of qcrl ({error}); train it again") from error
     if info.get("mixture"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -272,8 +273,10 @@ def maker(text: str) -> Callable[[], GymEnv]:
 
         gymnasium.spec(name)
     except Exception as error:  # Gymnasium has several kinds of its own
+        near = difflib.get_close_matches(text, [each for each in ENVIRONMENT_IDS if each.startswith(text)], 1, 0)
+        hint = f"did you mean {near[0]}? " if near else ""
         raise UserError(
-            f"there is no environment {text!r} ({' '.join(str(error).split())}); the known ones are "
+            f"there is no environment {text!r} ({' '.join(str(error).split())}); {hint}the known ones are "
             f"{', '.join(ENVIRONMENT_IDS)}, and Gymnasium's ids, and module:function"
         ) from None
     return _GymMaker(text)
