@@ -62,6 +62,19 @@ def test_a_grid_is_algorithms_by_environments(tmp_path):
     assert (first.algorithm.epochs, third.algorithm.epochs) == (2, 3)
 
 
+def test_environments_in_python_are_swept_as_they_are_trained(tmp_path):
+    grid = {"environments": ["host_envs:TwoCosts"], "cost": "cost_energy", "limits": [0.2], "steps": 400, "episodes": 4}
+    (cell,) = cells(grid | {"algorithms": ["outage_ppo"]})
+    assert cell.path == "host_envs:TwoCosts/outage_ppo-host"
+    small = {"num_envs": 2, "steps_per_env": 32, "chunk_length": 32, "minibatches": 1, "hidden_sizes": [8]}
+    result = sweep(grid | {"algorithms": ["outage_ppo"], "overrides": small}, out=tmp_path)
+    run = qcrl.load(tmp_path / cell.path)
+    assert run.config["environment"]["cost"] == 'info["cost_energy"]'
+    ((path, row),) = result.pooled
+    assert (path, row["episodes"]) == (cell.path, 4)
+    assert 0 < row["mean_cost"] < 10
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "key", "problem"),
     [

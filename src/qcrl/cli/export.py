@@ -50,5 +50,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"{path}: {policy!r}")
     if lane.trained is not None:
         print(f"It was trained for ranges: ask it for limit {lane.limit:g} and probability {lane.probability:g}.")
+    certified = [found.path / each["policy"] for each in found.certificates if each["verdict"] == "certified"]
+    if certified and file not in certified:
+        print(f"It is not the policy that was certified, {certified[-1]}: that one takes --promised.")
     print(f"It must be told of the step before: {' and '.join(policy.needs) or 'nothing'}.")
     return 0

@@ -1,6 +1,7 @@
 """qcrl sweep: train and evaluate the cells of a grid file, on this machine or on a Ray cluster."""
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,7 @@ def _print_outcomes(result: "Sweep") -> None:
             path,
             f"{row['probability']:g}",
             f"{row['limit']:g}",
-            *[f"{row['learning_rate']:g}"] * rates,
+            *([f"{row['learning_rate'] or math.nan:g}"] if rates else []),
             str(row["seeds"]),
             f"{row['outage']:.4f}",
             f"{row['outage_low']:.4f} to {row['outage_high']:.4f}",

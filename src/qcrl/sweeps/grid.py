@@ -14,6 +14,7 @@ from qcrl.algos.algorithm import Algorithm
 from qcrl.algos.find import build, default_preset
 from qcrl.algos.find import find as find_algorithm
 from qcrl.constraints import Constraint, Outage, Together, from_dict, together
+from qcrl.envs.base import suited_preset
 from qcrl.envs.find import find
 from qcrl.errors import UserError, check_name
 from qcrl.kinds import Json, Settings
@@ -33,9 +34,11 @@ class Cell:
     label: str = ""
     """Name of the algorithm's folders; algorithm and preset unless given (only under an algorithm)."""
     preset: str = ""
-    """Values of the hyper-parameters: fast, tuned, paper, authors; fast unless given, where the algorithm has it."""
+    """Values of the hyper-parameters: fast, tuned, paper, authors; what `qcrl train` takes unless given."""
     environments: tuple[str, ...] = ()
     """Ids of environments; each makes a cell of its own."""
+    cost: str = ""
+    """Where environments in Python have their cost: a key of info, or module:function; info["cost"] unless given."""
     limits: tuple[float, ...] = (15.0,)
     """Allowed episode costs."""
     probabilities: tuple[float, ...] = (0.1,)
@@ -218,13 +221,13 @@ def _check(cell: Cell, where: Where) -> Iterator[Cell]:
     for number, rate in enumerate(cell.learning_rates):
         with _at(where, "learning_rates", number):
             hyperparameters.replace(algorithm, {"learning_rate": rate})
-    preset = cell.preset or default_preset(cell.name) or ""
-    label = cell.label or "-".join(filter(None, [cell.name.replace(":", "."), preset]))
-    if not re.fullmatch(r"[\w.+=-]+", label) or label.startswith("."):
-        raise UserError(f"{where('label')}: {label!r} cannot be a folder's name; use letters, digits, -, _, = and .")
     for number, environment in enumerate(cell.environments):
         with _at(where, "environments", number):
-            find(environment)
+            suited = suited_preset(find(environment, cell.cost or None))
+        preset = cell.preset or default_preset(cell.name, suited) or ""
+        label = cell.label or "-".join(filter(None, [cell.name.replace(":", "."), preset]))
+        if not re.fullmatch(r"[\w.+=-]+", label) or label.startswith("."):
+            raise UserError(f"{where('label')}: {label!r} cannot be a folder's name; use letters, digits, -, _, = and .")
         yield dataclasses.replace(cell, label=label, preset=preset, environments=(environment,))
 
 

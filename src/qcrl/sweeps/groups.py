@@ -77,6 +77,7 @@ def run_group(group: Group, folder: Path, checkpoint_interval: float) -> None:
         preset=cell.preset or None,
         out=folder,
         resume=True,
+        cost=cell.cost or None,
         checkpoint_interval=checkpoint_interval,
         progress=False,
         **{**cell.overrides, **rates},

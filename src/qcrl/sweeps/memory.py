@@ -43,4 +43,4 @@ def _state(cell: Cell) -> State:
 def _setting(cell: Cell) -> tuple[Described, Lane]:
     """The environment with the costs that are trained on, and one of the lanes."""
     lanes = checks.lanes(cell.algorithm, cell.asked[0], 1, 0)
-    return checks.reporting(find(cell.environment), lanes), lanes[0]
+    return checks.reporting(find(cell.environment, cell.cost or None), lanes), lanes[0]
