@@ -98,6 +98,7 @@ def test_numpy_acts_as_jax_does_alone_and_in_batches(saved, kind):
 ASKED = {
     "two budgets": (qcrl.Outage(15.0, 0.1, cost="a") & qcrl.Outage(0.0, 0.2, cost="b"), {}),
     "a range of limits": (qcrl.Outage((0.0, 20.0), 0.1, cost="a"), {"limit": 12.0}),
+    "the low end of a range from 0": (qcrl.Outage((0.0, 20.0), 0.1, cost="a"), {"limit": 0.0}),
     "both ranges": (qcrl.Outage((5.0, 20.0), (0.05, 0.3), cost="b"), {"limit": 6.0, "probability": 0.1}),
 }
 
@@ -107,7 +108,7 @@ ASKED = {
 def test_budgets_and_limits_that_are_asked_for_are_seen_without_jax(tmp_path, kind, scale):
     constraint, asked = ASKED[kind]
     changes = SMALL | {"num_envs": 4, "out_of_phase": False, "cost_scale": scale, "normalise_budget": scale != "auto"}
-    changes |= {"budget_parts": (1.0, 0.5) if scale == "auto" else (1.0,)}
+    changes |= {"budget_parts": (2.0, 1.0, 0.5) if scale == "auto" else (1.0,)}
     algorithm = hyperparameters.replace(build("outage_ppo", "fast"), changes)
     env = replace(NUMBERS, costs=("a", "b"))
     save(tmp_path / "policy.safetensors", algorithm, env, shaken, constraint)

@@ -275,6 +275,14 @@ def test_what_is_seen_at_first_is_nothing_also_of_a_limit_of_0_and_the_middle_of
     np.testing.assert_allclose(both[:, -3:-1], 0.0, atol=1e-6)
 
 
+def test_of_a_range_from_0_the_low_end_is_seen_as_what_is_just_above_it():
+    algorithm = replace(TINY, normalise_budget=False, cost_scale="auto")
+    first = Inputs.first(jnp.zeros((2, ENV.observation_size)), ENV.action_size, 1)
+    inputs = first._replace(asked=jnp.array([[0.0, 0.5], [1e-6, 0.5]]))
+    low, above = algorithm.see(ENV, (Outage((0.0, 20.0), 0.1),), inputs).obs
+    np.testing.assert_allclose(low, above, atol=1e-5)
+
+
 def test_the_window_holds_as_many_outages_as_steer():
     assert replace(TINY, steering_outages=50.0).fewest_episodes(Outage(10.0, 0.1)) == 500
     assert TINY.fewest_episodes(Outage(10.0, 0.01)) == 1000

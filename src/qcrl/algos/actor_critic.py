@@ -246,7 +246,7 @@ class ActorCritic(PPOSettings):
         left = []
         for constraint in constraints if self.budget_input else ():
             limit, spent = asked(constraint, inputs).limit, inputs.spent[..., env.costs.index(constraint.cost)]
-            share = self._share(limit, spent, self._whole(limit))
+            share = self._share(limit, spent, limit)
             left += [self._budget(share / part) for part in self.budget_parts]
         if self.budget_input and env.timed:
             left.append(1 - inputs.time / env.horizon)
@@ -256,10 +256,10 @@ class ActorCritic(PPOSettings):
             return inputs
         return inputs._replace(obs=jnp.concatenate([inputs.obs, jnp.stack(left, axis=-1)], axis=-1))
 
-    def _share(self, limit: Unit, spent: Float[Array, "*batch"], whole: Unit) -> Float[Array, "*batch"]:
-        """What is left of a budget. On the fixed scale one of 0 is whole until something is spent."""
-        share = (limit - spent) / whole
-        return share if self.normalise_budget else jnp.where((limit <= 0) & (spent <= 0), WHOLE, share)
+    def _share(self, limit: Unit, spent: Float[Array, "*batch"], full: Unit) -> Float[Array, "*batch"]:
+        """What is left, as a share of a full budget. On the fixed scale one of 0 is whole until something is spent."""
+        share = (limit - spent) / self._whole(full)
+        return share if self.normalise_budget else jnp.where((full <= 0) & (spent <= 0), WHOLE, share)
 
     def _budget(self, share: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         seen = jnp.clip(share, *BUDGET_RANGE)
@@ -276,7 +276,7 @@ class ActorCritic(PPOSettings):
         limit, spent = asked(constraint, inputs).limit, inputs.spent[..., env.costs.index(constraint.cost)]
         fields = (constraint.limit, constraint.share)
         positions = [2 * inputs.asked[..., axis] - 1 for axis, field in enumerate(fields) if is_range(field)]
-        return [*positions, self._budget(self._share(limit, spent, self._whole(end(constraint.limit, 1))))]
+        return [*positions, self._budget(self._share(limit, spent, end(constraint.limit, 1)))]
 
     def read(self, outputs: Float[Array, "*batch outputs"], constraints: Sequence[Constraint] = ()) -> Estimate:
         critics = self.critics(constraints)

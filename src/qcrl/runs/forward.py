@@ -89,6 +89,11 @@ class Left(NamedTuple):
     over: float | None = None
     """What is seen of a budget that is overdrawn, where that does not depend on by how much."""
 
+    @property
+    def unspent(self) -> float:
+        """What is seen of a full budget of 0 until something is spent, where an overdrawn one is seen apart."""
+        return min(1 / self.part, self.bounds[1])
+
     def __call__(self, known: Known) -> Any:
         if self.kind == "time":
             return 1 - known.time / self.limit[1]
@@ -100,7 +105,7 @@ class Left(NamedTuple):
             spent = known.spent.item(self.which)
             left = (limit - spent) / self.unit / self.part
             if self.over is not None and limit <= 0 and spent <= 0:
-                return self.bounds[1]
+                return self.unspent
             if left < 0 and self.over is not None:
                 return self.over
             return min(max(left, self.bounds[0]), self.bounds[1])
@@ -111,8 +116,8 @@ class Left(NamedTuple):
         seen = np.clip(share, *self.bounds)
         if self.over is None:
             return seen
-        unspent = (np.asarray(limit) <= 0) & (known.spent[..., self.which] <= 0)
-        return np.where(unspent, self.bounds[1], np.where(share < 0, self.over, seen))
+        unspent = (np.asarray(highest if self.unit else limit) <= 0) & (known.spent[..., self.which] <= 0)
+        return np.where(unspent, self.unspent, np.where(share < 0, self.over, seen))
 
 
 class NetworkForward:

@@ -157,11 +157,11 @@ def _left(graph: Graph, left: Left, costs: int) -> str:
     if left.over is None:
         return seen
     seen = graph.add("Where", graph.add("Less", share, number(0.0)), number(left.over), seen)
-    if lowest > 0:
+    if (highest if left.unit else lowest) > 0:
         return seen
-    # A limit of 0 is whole until something is spent.
+    # A full budget of 0 is whole until something is spent.
     nothing = graph.add("And", *(graph.add("LessOrEqual", each, number(0.0)) for each in (limit, spent)))
-    return graph.add("Where", nothing, number(left.bounds[1]), seen)
+    return graph.add("Where", nothing, number(left.unspent), seen)
 
 
 def _look(graph: Graph, x: str, net: NetworkForward) -> str:
