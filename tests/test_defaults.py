@@ -96,7 +96,9 @@ def test_gains_count_per_step_and_not_per_iteration():
     assert moved(8, 64) > 1.01 * build("ppo_lag", "host").initial_multiplier
 
 
-@pytest.mark.parametrize("wrong", [{"num_envs": 0}, {"steps_per_env": "abc"}, {"chunk_length": 0}, {"num_envs": 2.5}])
+@pytest.mark.parametrize(
+    "wrong", [{"num_envs": 0}, {"steps_per_env": "abc"}, {"chunk_length": 0}, {"num_envs": 2.5}, {"num_envs": np.inf}]
+)
 def test_bad_batches_are_refused_with_the_reason(wrong, tmp_path):
     name = next(iter(wrong))
     with pytest.raises(UserError, match=f"{name} is"):

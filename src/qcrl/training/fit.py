@@ -113,7 +113,7 @@ def complete(
 ) -> Settings:
     """What was given, and what fits it: the batch to the simulator, the rest to the batch and the training's steps."""
     filled = dict(given)
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, OverflowError):
         filled |= {name: hyperparameters.coerce(int, given[name]) for name in COUNTS if name in given}
     if not all(isinstance(filled.get(name, 1), int) and filled.get(name, 1) > 0 for name in COUNTS):
         return filled  # is refused with the reason later
