@@ -26,6 +26,8 @@ from qcrl.named import import_named, load, path_of, trust
 from qcrl.nets.images import Image
 from qcrl.output import console
 
+FOREVER = 1e6
+"""Seconds that stand for more: no operating system waits much longer at a time."""
 ASSUMED_HORIZON = 1000
 """Where an environment states no time limit.
 
@@ -89,6 +91,7 @@ class HostEnv:
         restart: bool = False,
     ) -> Fleet:
         """So many environments, in this process or in worker processes; with `restart` made anew where they break."""
+        timeout = min(timeout, FOREVER)
         self.check_count(count, workers)
         if restart and self.make is None:
             raise UserError(f"{self.id} was given as an object, which cannot be made anew; give the function instead")
