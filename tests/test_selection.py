@@ -60,6 +60,11 @@ def test_one_that_was_dropped_early_does_not_win_by_its_few_episodes():
     assert measured.returns.tolist() == [8.0] * 10 + [7.0] * 20
 
 
+def test_the_last_policy_is_no_earlier_one():
+    assert selection.kept_at(100, 4) == {94, 88, 81, 75}
+    assert [selection.kept_at(iterations, 7) for iterations in (1, 4, 13)] == [set(), {3}, {10, 11, 12}]
+
+
 def test_among_policies_over_the_limit_the_outage_decides():
     score = lambda outages, mean: selection.score(
         LANE, ["cost"], Totals(np.full(20, mean), np.where(np.arange(20) < outages, 11.0, 9.0)[:, None])

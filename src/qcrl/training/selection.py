@@ -54,8 +54,8 @@ Score = Callable[[Totals], tuple[float, float]]
 
 
 def kept_at(iterations: int, count: int) -> set[int]:
-    """The iterations after which so many earlier policies are kept."""
-    return {iterations - round(iterations * RECENT_SHARE * (n + 1) / count) for n in range(count)}
+    """The iterations after which so many earlier policies are kept, fewer where there are few iterations."""
+    return {iterations - round(iterations * RECENT_SHARE * (n + 1) / count) for n in range(count)} - {iterations}
 
 
 def keep_best(run: Run, env: Described, workers: Workers, continuing: str, say: Callable[[str], None]) -> None:
