@@ -42,6 +42,16 @@ def test_one_lane_is_picked_by_what_tells_it_apart(run):
         run.policy(seed=7, probability=0.1, limit=15)
     with pytest.raises(UserError, match=r"has no limit 16"):
         run.policy(probability=0.1, limit=16)
+    with pytest.raises(UserError, match=r"has no learning_rate 0.1; all of its lanes have the same"):
+        run.policy(probability=0.1, limit=15, learning_rate=0.1)
+
+
+def test_settings_that_were_not_trained_together_are_one_sentence(fake, tmp_path):
+    constraints = [Outage(15, 0.1), Outage(20, 0.2)]
+    run = qcrl.train("fake", "TwoPathEnv-v0", constraints, steps=60, out=tmp_path / "run", progress=False)
+    with pytest.raises(UserError, match=r"was not trained with seed 0, probability 0.1, limit 20 together"):
+        run.policy(probability=0.1, limit=20)
+    assert run.lane(limit=20).probability == 0.2
 
 
 def test_lanes_are_told_apart_by_their_names():

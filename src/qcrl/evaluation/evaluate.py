@@ -210,27 +210,10 @@ def results_of(lane: Lane, env: Described, totals: Totals) -> Results:
 def choose_lanes(run: Run, seed: int | None = None, probability: Numbers = None, limit: Numbers = None) -> list[Lane]:
     """All lanes with these values; a value left out leaves all. Lanes trained for ranges become those asked for."""
     ranged = run.lanes[0].constraint.ranged
-    wanted: dict[str, Numbers] = (
-        {"seed": seed} if ranged else {"seed": seed, "probability": probability, "limit": limit}
-    )
-    given = {name: _numbers(value) for name, value in wanted.items() if value is not None}
-    for name, values in given.items():
-        known = sorted({getattr(lane, name) for lane in run.lanes})
-        missing = [value for value in values if value not in known]
-        if missing:
-            listed = ", ".join(f"{each:g}" for each in known)
-            raise UserError(f"{run.path} has no {name} {missing[0]}; it was trained with {listed}")
-    lanes = [lane for lane in run.lanes if all(getattr(lane, name) in values for name, values in given.items())]
-    if not lanes:
-        asked = ", ".join(f"{name} {value:g}" for name, values in given.items() for value in values)
-        raise UserError(f"{run.path} was not trained with {asked} together; see the lanes in its config.json")
+    lanes = run.chosen(seed=seed) if ranged else run.chosen(seed=seed, probability=probability, limit=limit)
     for lane in lanes:
         run.policy_file(lane)
     return [judged for lane in lanes for judged in lane.judged(limit, probability)] if ranged else lanes
-
-
-def _numbers(given: Numbers) -> list[float]:
-    return list(given) if isinstance(given, Sequence) else [given]  # type: ignore[list-item]
 
 
 def trained_environment(run: Run, env: object = None, cost: Costs = None) -> Described:

@@ -15,7 +15,7 @@ from qcrl.errors import UserError
 from qcrl.kinds import Json
 from qcrl.runs import checkpoints, shapes
 from qcrl.runs.files import file_hash, plain
-from qcrl.runs.lane import Lane, Numbers, from_dict, from_earlier_version, listed, require_home
+from qcrl.runs.lane import Lane, Numbers, from_dict, from_earlier_version, listed, require_home, shortest
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -125,20 +125,28 @@ class Run:
             trained = self.lane(seed, learning_rate=learning_rate)
             trained.constraint.locate(limit, probability)
             return trained.judged(limit, probability)[0]
-        wanted = {
-            "seed": self.lanes[0].seed if seed is None else seed,
-            "probability": probability,
-            "limit": limit,
-            "learning_rate": learning_rate,
-        }
-        for name, value in wanted.items():
-            known = sorted({getattr(lane, name) for lane in self.lanes} - {None})
-            if value is None and len(known) > 1:
+        first = self.lanes[0].seed if seed is None else seed
+        lanes = self.chosen(seed=first, probability=probability, limit=limit, learning_rate=learning_rate)
+        for name in ("probability", "limit", "learning_rate"):
+            known = sorted({getattr(lane, name) for lane in lanes} - {None})
+            if len(known) > 1:
                 raise UserError(f"{self.path} was trained with {name} {_listing(known)}; say which one")
-            if value is not None and value not in known:
-                raise UserError(f"{self.path} has no {name} {value}; it was trained with {_listing(known)}")
-        chosen = {name: value for name, value in wanted.items() if value is not None}
-        return next(lane for lane in self.lanes if chosen.items() <= lane.columns.items())
+        return lanes[0]
+
+    def chosen(self, **asked: Numbers) -> list[Lane]:
+        """All lanes with these values, each one or several; None leaves all."""
+        given = {name: listed(value, []) for name, value in asked.items() if value is not None}
+        for name, values in given.items():
+            known = sorted({getattr(lane, name) for lane in self.lanes} - {None})
+            missing = [value for value in values if value not in known]
+            if missing:
+                trained = f"it was trained with {_listing(known)}" if known else "all of its lanes have the same"
+                raise UserError(f"{self.path} has no {name} {shortest(missing[0])}; {trained}")
+        lanes = [lane for lane in self.lanes if all(getattr(lane, name) in values for name, values in given.items())]
+        if not lanes:
+            wanted = ", ".join(f"{name} {value:g}" for name, values in given.items() for value in values)
+            raise UserError(f"{self.path} was not trained with {wanted} together; see the lanes in its config.json")
+        return lanes
 
     def policy(
         self,
