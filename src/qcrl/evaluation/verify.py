@@ -10,6 +10,7 @@ from qcrl.envs.base import Description
 from qcrl.envs.host.costs import Costs
 from qcrl.errors import UserError
 from qcrl.evaluation import together
+from qcrl.evaluation.attempts import PROMISED
 from qcrl.evaluation.calibrate import Candidate, measure
 from qcrl.evaluation.certificate import (
     Certificate,
@@ -20,7 +21,6 @@ from qcrl.evaluation.certificate import (
 from qcrl.evaluation.certify import count_outages
 from qcrl.evaluation.evaluate import Player, choose_lanes, trained_environment, versions
 from qcrl.evaluation.plan import bounded
-from qcrl.evaluation.promise import PROMISED
 from qcrl.runs.files import file_hash
 from qcrl.runs.folder import Run, load
 from qcrl.runs.lane import Lane
