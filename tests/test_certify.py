@@ -20,6 +20,7 @@ from qcrl.evaluation.certify import certify_all, choose
 from qcrl.evaluation.evaluate import Player
 from qcrl.evaluation.verify import verify
 from qcrl.runs import checkpoints
+from qcrl.runs.files import locked
 from qcrl.runs.lane import Lane
 from qcrl.stats import episodes_needed
 from test_evaluation import RISKY, SAFE, write_policy, write_run
@@ -319,6 +320,15 @@ def test_certificates_of_one_call_are_one_attempt_also_where_it_was_interrupted(
     qcrl.certify(run, 0.8, seed=0, **options)
     with pytest.raises(UserError, match="attempt 4"):
         certify_all(run, 0.9, every_seed=True, **options)
+
+
+def test_two_processes_do_not_spend_the_same_error(run):
+    options = dict(promise=0.4, episodes=100, deterministic=True, progress=False)
+    with locked(run / "config.json", "of a test"):
+        for certify in (lambda: qcrl.certify(run, seed=0, **options), lambda: qcrl.certify(run, **options)):
+            with pytest.raises(UserError, match="another process certifies policies of"):
+                certify()
+    assert qcrl.certify(run, seed=0, **options).attempt == 1
 
 
 def test_a_bad_key_is_found_before_any_episode(run, monkeypatch):

@@ -1,6 +1,7 @@
 """Attempts: which attempt of a run a certificate is, whether it was made before, and the error that is left for it."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from qcrl.evaluation.certificate import Certificate
 from qcrl.evaluation.evaluate import batch_of
 from qcrl.evaluation.plan import Plan
 from qcrl.kinds import Json
-from qcrl.runs.files import file_hash
+from qcrl.runs.files import file_hash, locked
 from qcrl.runs.folder import Run
 
 POWER = 0.8
@@ -62,6 +63,11 @@ class Attempt(NamedTuple):
     number: int
     spent: float
     plan: Plan
+
+
+def alone(run: Run) -> AbstractContextManager[None]:
+    """No other process certifies policies of this run meanwhile: each would spend the error that is left."""
+    return locked(run.path / "config.json", f"another process certifies policies of {run.path}; wait for it")
 
 
 def attempt_of(

@@ -13,7 +13,7 @@ from qcrl.envs.host.costs import Costs
 from qcrl.errors import UserError
 from qcrl.evaluation import plan as plans
 from qcrl.evaluation import together
-from qcrl.evaluation.attempts import POWER, Asked, attempt_of
+from qcrl.evaluation.attempts import POWER, Asked, alone, attempt_of
 from qcrl.evaluation.calibrate import Candidate, Measured, calibration_rows, measure
 from qcrl.evaluation.certificate import (
     Certificate,
@@ -129,17 +129,19 @@ def certify_all(
         wanted.plan((1 - confidence) / len(groups))  # what cannot work is said before anything is run
         asked[group] = wanted, outage
     certificates: list[Certificate] = []
-    for group, (wanted, outage) in asked.items():
-        chosen = Chosen(group[0], run.policy_file(group[0]))
-        if len(group) > 1:
-            console.print(f"Choosing among {len(group)} seeds by {selection_episodes:,} episodes each", soft_wrap=True)
-            candidates = [Candidate(lane, run.policy_file(lane)) for lane in group]
-            measured = [measure(play, each, selection_episodes) for each in candidates]
-            best = choose(dict(zip(candidates, measured)), outage)
-            rows = calibration_rows(run.path, candidates, measured)
-            chosen = Chosen(*best, len(group), selection_episodes, rows)
-        made = earlier_certificates(run)
-        certificates.append(certify_policy(play, made, chosen, wanted, key, console, certificates))
+    with alone(run):
+        for group, (wanted, outage) in asked.items():
+            chosen = Chosen(group[0], run.policy_file(group[0]))
+            if len(group) > 1:
+                text = f"Choosing among {len(group)} seeds by {selection_episodes:,} episodes each"
+                console.print(text, soft_wrap=True)
+                candidates = [Candidate(lane, run.policy_file(lane)) for lane in group]
+                measured = [measure(play, each, selection_episodes) for each in candidates]
+                best = choose(dict(zip(candidates, measured)), outage)
+                rows = calibration_rows(run.path, candidates, measured)
+                chosen = Chosen(*best, len(group), selection_episodes, rows)
+            made = earlier_certificates(run)
+            certificates.append(certify_policy(play, made, chosen, wanted, key, console, certificates))
     return certificates
 
 

@@ -16,7 +16,7 @@ from qcrl.evaluation import certify as plain
 from qcrl.evaluation import plan as plans
 from qcrl.evaluation.advice import advice
 from qcrl.evaluation.aim import POWER, afforded, aimed, aimed_by, promised, target
-from qcrl.evaluation.attempts import PROMISED, Asked, error_spent, spent_before
+from qcrl.evaluation.attempts import PROMISED, Asked, alone, error_spent, spent_before
 from qcrl.evaluation.calibrate import (
     Candidate,
     Choice,
@@ -256,19 +256,20 @@ def keep(
         raise UserError(f"{run.path} was trained with several limits, and a promise is about one; say which with limit")
     play = Player(run, trained_environment(run, env, cost), engine, deterministic, processes, progress, step_timeout)
     count = afforded(run.config.get("steps", 0), play.env, episodes)
-    made = earlier_certificates(run, None if seed is None else lanes)
-    asked: Json = {"probability": promise, "confidence": confidence, "limit": lanes[0].limit}
-    asked |= {"engine": play.engine, "deterministic": deterministic}
-    error = 1 - confidence - spent_before(run, made, asked, count, sequential)
-    planned = plans.planned_outage(promise, error, count, POWER)
-    candidates = candidates_of(run, lanes)
-    by_number: Measure = lambda number, episodes, first: measure(play, candidates[number], episodes, first)
-    choice, measured, plan = decide(by_number, len(candidates), promise, error, count, sequential, batch=play.batch)
-    if plan is None:
-        return Outcome(None, advice(run, candidates, measured, choice, plans.fixed(promise, error, count), planned))
-    chosen = _write_choice(run, candidates, measured, choice, promise)
-    wanted = Asked(promise, confidence, 1, choice.outage, choice.power, plan.episodes, sequential)
-    certificate = certify_policy(play, made, chosen, wanted, key, Console(stderr=True, quiet=not progress))
+    with alone(run):
+        made = earlier_certificates(run, None if seed is None else lanes)
+        asked: Json = {"probability": promise, "confidence": confidence, "limit": lanes[0].limit}
+        asked |= {"engine": play.engine, "deterministic": deterministic}
+        error = 1 - confidence - spent_before(run, made, asked, count, sequential)
+        planned = plans.planned_outage(promise, error, count, POWER)
+        candidates = candidates_of(run, lanes)
+        by_number: Measure = lambda number, episodes, first: measure(play, candidates[number], episodes, first)
+        choice, measured, plan = decide(by_number, len(candidates), promise, error, count, sequential, batch=play.batch)
+        if plan is None:
+            return Outcome(None, advice(run, candidates, measured, choice, plans.fixed(promise, error, count), planned))
+        chosen = _write_choice(run, candidates, measured, choice, promise)
+        wanted = Asked(promise, confidence, 1, choice.outage, choice.power, plan.episodes, sequential)
+        certificate = certify_policy(play, made, chosen, wanted, key, Console(stderr=True, quiet=not progress))
     return Outcome(certificate, _words(candidates, measured, choice))
 
 

@@ -1,14 +1,18 @@
 """Files of arrays as they are read: whole, unchanged, and without JAX."""
 
+import contextlib
 import errno
 import hashlib
 import json
+import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from qcrl.errors import UserError
 from qcrl.kinds import Json
 
 
@@ -21,6 +25,24 @@ def plain(path: Path) -> Path:
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a plain file")
     return path
+
+
+@contextlib.contextmanager
+def locked(path: Path, refusal: str) -> Iterator[None]:
+    """For one process at a time; the others are refused."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UserError(refusal) from None
+    finally:
+        os.close(descriptor)
 
 
 def file_hash(path: Path) -> str:

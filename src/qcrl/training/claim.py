@@ -20,6 +20,7 @@ from qcrl.envs.host.costs import QUOTED, places
 from qcrl.errors import UserError
 from qcrl.kinds import Json
 from qcrl.runs import checkpoints, shapes
+from qcrl.runs.files import locked
 from qcrl.runs.folder import FORMAT, check_format, read_config
 from qcrl.runs.lane import Lane
 from qcrl.sampling.program import Workers
@@ -72,7 +73,7 @@ def open_folder(out: str | Path | None, config: Json, resume: bool, say: Callabl
     try:
         fresh = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder):
+        with locked(folder, f"another process is training in {folder}; wait for it, or give another --out"):
             _claim(folder, config, resume, say)
             try:
                 yield folder
@@ -116,23 +117,6 @@ def _new_folder(config: Json) -> Path:
     name = f"{stamp}-{named}"
     numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in range(1, 1000))
     return next(path for path in numbered if not path.exists())
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise UserError(f"another process is training in {folder}; wait for it, or give another --out") from None
-    finally:
-        os.close(descriptor)
 
 
 def _claim(folder: Path, config: Json, resume: bool, say: Callable[[str], None]) -> None:
