@@ -87,6 +87,9 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, default=10, help="seeds that are trained as one program")
     parser.add_argument("--steps-scale", type=float, default=1.0, help="share of each preset's own length")
     parser.add_argument("--episodes-scale", type=float, default=1.0, help="share of the fresh episodes")
+    parser.add_argument(
+        "--candidates", type=int, help="of so many last policies the best is kept (default: the preset)"
+    )
     parser.add_argument("--cells", nargs="+", help="train and evaluate seeds of these, and write their rows to --runs")
     parser.add_argument("--seeds", type=int, nargs="+", help="which ones")
     args = parser.parse_args()
@@ -126,6 +129,7 @@ def run_side_by_side(todo: list[Program], path: Path, args: argparse.Namespace) 
     """Each program in a process of its own: one compiles while another trains."""
     options = ["--runs", str(args.runs), "--steps-scale", str(args.steps_scale)]
     options += ["--episodes-scale", str(args.episodes_scale)]
+    options += [] if args.candidates is None else ["--candidates", str(args.candidates)]
     commands = {
         name_of(*each): [
             *(sys.executable, __file__, "--cells", *(cell.name for cell in each[0])),
@@ -166,7 +170,8 @@ def train_and_evaluate(cells: list[Cell], args: argparse.Namespace) -> int:
 
     begun, name, first = time.monotonic(), name_of(cells, args.seeds), cells[0]
     steps = max(1, round(args.steps_scale * algorithms()[first.algorithm].lengths[first.preset]))
-    more = {} if first.budget is None else {"budget_input": first.budget}
+    asked = {"budget_input": first.budget, "candidates": args.candidates}
+    more = {field: value for field, value in asked.items() if value is not None}
     run = qcrl.train(
         first.algorithm,
         first.environment,
@@ -191,7 +196,9 @@ def train_and_evaluate(cells: list[Cell], args: argparse.Namespace) -> int:
             | {"seconds": round(time.monotonic() - begun, 1)}
             for row in found.per_lane
         ]
-    append(args.runs / f"{name}.csv", rows)
+    path = args.runs / f"{name}.csv"
+    path.unlink(missing_ok=True)  # of a table that was stopped before these rows were in it
+    append(path, rows)
     return 0
 
 
@@ -204,11 +211,12 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def append(path: Path, rows: list[dict], columns: Sequence[str] = ("cell", *COLUMNS, *MEASURED)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = read(path)
-    with open(path, "w", newline="") as file:
+    known, fresh = read(path), path.with_suffix(".new")
+    with open(fresh, "w", newline="") as file:
         table = csv.DictWriter(file, columns, lineterminator="\n")
         table.writeheader()
         table.writerows([*known, *rows])
+    fresh.replace(path)
 
 
 def tell(rows: list[dict[str, str]], asked: list[Cell]) -> None:

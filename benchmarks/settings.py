@@ -109,6 +109,7 @@ def train_and_evaluate(program: str, args: argparse.Namespace) -> None:
         cells = [program, preset, variant, task, lane.probability, lane.seed, which, read_info(path)["iteration"]]
         rounded = [f"{number:.5g}" if number != "" else "" for number in numbers]
         rows.append(dict(zip((*COLUMNS, *MEASURED), (*cells, args.episodes, *rounded))))
+    rows_of(args, program).unlink(missing_ok=True)
     append(rows_of(args, program), rows, (*COLUMNS, *MEASURED))
 
 

@@ -298,7 +298,7 @@ def test_the_command_exports_the_certified_policy(evaluated, tmp_path, capsys):
     assert (tmp_path / "p.safetensors").read_bytes() == (tmp_path / "run" / policy).read_bytes()
     assert "not the policy that was certified" not in capsys.readouterr().out
     plain = [word for word in order if word != "--promised"]
-    assert main([*plain[:-1], f"{tmp_path}/other.safetensors"]) == 0
+    assert main([*plain[:-1], f"{tmp_path}/other.safetensors", "--probability", "0.1"]) == 0
     assert f"not the policy that was certified, {tmp_path}/run/{policy}: " in capsys.readouterr().out
 
 

@@ -72,7 +72,7 @@ def test_environments_in_python_are_swept_as_they_are_trained(tmp_path):
     assert run.config["environment"]["cost"] == 'info["cost_energy"]'
     ((path, row),) = result.pooled
     assert (path, row["episodes"]) == (cell.path, 4)
-    assert 0 < row["mean_cost"] < 10
+    assert row["mean_cost"] > 0
 
 
 @pytest.mark.parametrize(

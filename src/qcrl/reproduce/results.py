@@ -15,7 +15,8 @@ from qcrl import stats
 from qcrl.errors import UserError
 from qcrl.kinds import Json
 from qcrl.runs import checkpoints
-from qcrl.runs.folder import Run, load, read_columns
+from qcrl.runs.columns import read_columns
+from qcrl.runs.folder import Run, load
 from qcrl.sweeps.grid import Cell
 
 METRICS = ("iteration", "env_steps", "episode_return", "episode_cost", "cost_quantile", "outage", "multiplier")

@@ -12,7 +12,8 @@ from qcrl.errors import UserError
 from qcrl.evaluation.summary import Results, summarise
 from qcrl.kinds import Json
 from qcrl.runs import shapes
-from qcrl.runs.folder import Run, label, lanes_of, load, read_columns, read_config, rows_of
+from qcrl.runs.columns import read_columns
+from qcrl.runs.folder import Run, label, lanes_of, load, read_config, rows_of
 from qcrl.runs.lane import Lane, by_setting, shortest
 
 SETTING = ("seed", "probability", "limit", "env_steps")

@@ -227,7 +227,9 @@ def _check(cell: Cell, where: Where) -> Iterator[Cell]:
         preset = cell.preset or default_preset(cell.name, suited) or ""
         label = cell.label or "-".join(filter(None, [cell.name.replace(":", "."), preset]))
         if not re.fullmatch(r"[\w.+=-]+", label) or label.startswith("."):
-            raise UserError(f"{where('label')}: {label!r} cannot be a folder's name; use letters, digits, -, _, = and .")
+            raise UserError(
+                f"{where('label')}: {label!r} cannot be a folder's name; use letters, digits, -, _, = and ."
+            )
         yield dataclasses.replace(cell, label=label, preset=preset, environments=(environment,))
 
 
