@@ -110,6 +110,7 @@ def test_bad_batches_are_refused_with_the_reason(wrong, tmp_path):
     [
         ({"workers": 1, "step_timeout": -1}, "workers is 1 and step_timeout -1, but must be from 0 on, and above 0"),
         ({"workers": -1}, "workers is -1 and step_timeout 60.0, but must be"),
+        ({"workers": "two"}, "workers is 'two' and step_timeout 60.0, but must be"),
         ({"on_error": "wait"}, "'wait'"),
     ],
 )

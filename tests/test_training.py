@@ -172,6 +172,7 @@ def test_two_processes_cannot_train_in_one_folder(fake, tmp_path):
         ({"num_envs": 2.5}, "num_envs is 2.5, but must be a whole number"),
         ({"hidden_sizes": (1, "x")}, "must be a list, each a whole number"),
         ({"checkpoint_interval": -1}, "checkpoint_interval is -1"),
+        ({"checkpoint_interval": "often"}, "checkpoint_interval is 'often'"),
         ({"wandb": "project"}, "wandb is not installed"),
     ],
 )

@@ -233,6 +233,8 @@ def earlier_certificates(run: Run, lanes: Sequence[Lane] | None = None) -> list[
 def read_certificate(file: str | Path) -> Certificate:
     """The certificate in this file; anything else is a user's mistake."""
     advice = "certify the policy again"
+    if Path(file).is_dir():
+        raise UserError(f"{file} is a folder; give the file of a certificate in it, named certificate-...")
     try:
         content = shapes.read_json(Path(file), Certificate, advice)
     except FileNotFoundError:

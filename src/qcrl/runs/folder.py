@@ -233,6 +233,8 @@ def load(path: str | Path) -> Run:
 def read_config(folder: Path, needed: Sequence[str] = ()) -> Json:
     """The content of config.json, with these keys among others."""
     path, advice = folder / "config.json", "give the folder of a run, or put its own config.json there"
+    if folder.is_file():
+        raise UserError(f"{folder} is a file; give the folder of a run, the one that holds its config.json")
     try:
         config = shapes.read_json(path, shapes.Config, advice)
     except FileNotFoundError:

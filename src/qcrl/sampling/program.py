@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import jax
@@ -45,10 +46,9 @@ class Workers(NamedTuple):
 
 def check_workers(workers: Workers) -> None:
     """Raise where environments could not be stepped so, before one is."""
-    if workers.processes < 0 or not workers.timeout > 0:
-        raise UserError(
-            f"workers is {workers.processes} and step_timeout {workers.timeout}, but must be from 0 on, and above 0"
-        )
+    count, timeout, _ = workers
+    if not (isinstance(count, Integral) and isinstance(timeout, Real) and count >= 0 and timeout > 0):
+        raise UserError(f"workers is {count!r} and step_timeout {timeout!r}, but must be from 0 on, and above 0")
     check_name("reaction to errors", workers.on_error, ("stop", "restart"))
 
 

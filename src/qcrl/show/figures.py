@@ -61,6 +61,11 @@ def shown_columns(curves: Sequence[Curves], kind: str) -> tuple[str, ...]:
     return ("episode_return", *each) if kind == "curves" else tuple(f"multiplier_{key}" for key in each)
 
 
+def _title(column: str) -> str:
+    """Of one of several constraints: its kind, and the name of its cost."""
+    return column.replace("outage_", "outage probability of ", 1).replace("_", " ")
+
+
 def check_format(out: str | Path, formats: Sequence[str]) -> Path:
     """The file to write to, if its name ends in one of the formats and its folder can be made."""
     out = Path(out)
@@ -108,7 +113,7 @@ def figure(curves: Sequence[Curves], rows: Sequence[str] = KINDS["curves"], heig
             if name.startswith("multiplier"):
                 _fit_multipliers(axes, [end for each in drawn_here for end in each.over_seeds(name)[1][-1:]])
             if column == 0:
-                axes.set_ylabel(TITLES.get(name, name.replace("_", " ")))
+                axes.set_ylabel(TITLES.get(name) or _title(name))
         panels[-1, column].xaxis.set_major_formatter(_steps)
         panels[-1, column].set_xlim(left=0)
     handles = [Line2D([], [], label=_literal(label), linewidth=1.8, **style) for label, style in styles.items()]

@@ -1,6 +1,7 @@
 """Training: what was asked for is completed and checked, a folder is claimed, and a group of lanes is trained in it."""
 
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,8 @@ def train(
     environment = checks.reporting(environment, lanes)
     checks.check_costs(environment, lanes)
     steps = checks.length(algorithm, preset, steps)
-    if not checkpoint_interval >= 0:
-        raise UserError(f"checkpoint_interval is {checkpoint_interval}, but must be a number of seconds from 0 on")
+    if not (isinstance(checkpoint_interval, Real) and checkpoint_interval >= 0):
+        raise UserError(f"checkpoint_interval is {checkpoint_interval!r}, but must be a number of seconds from 0 on")
     program.check_environments(algorithm, environment, len(lanes), stepping)
     if wandb is not None:
         require_wandb()

@@ -267,6 +267,8 @@ def maker(text: str) -> Callable[[], GymEnv]:
         trust(text.rpartition(":")[0])
         return elsewhere.Maker(text)
     module, _, name = text.rpartition(":")
+    if module.endswith(".py"):
+        raise UserError(f"env is {text!r}, but a module goes by its name; did you mean {module[:-3]}:{name}?")
     if module and name.isidentifier():
         return load(text, "env")
     if module:
