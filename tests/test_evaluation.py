@@ -68,6 +68,11 @@ def run(fake, tmp_path):
 def test_summaries_agree_with_the_closed_forms_of_both_routes(run):
     """Tolerances are four standard errors of 20,000 episodes; the quantile lies in its 95% interval for this seed."""
     result = qcrl.evaluate(run, episodes=20_000, deterministic=True, progress=False)
+    (both,) = result.pooled
+    assert repr(result) == (
+        "<Evaluation of 2 policies on TwoPathEnv-v0 (jax), 20,000 episodes each: "
+        f"outage {both.outage:.4g}, return {both.mean_return:.4g}>"
+    )
     for row, route in zip(result.per_lane, reversed(make("TwoPathEnv-v0").routes)):
         outage = route.outage(15)
         assert row.outage == pytest.approx(outage, abs=4 * (outage * (1 - outage) / 20_000) ** 0.5)

@@ -58,6 +58,12 @@ class Evaluation:
     per_lane: list[Summary]
     pooled: list[Summary]
 
+    def __repr__(self) -> str:
+        policies = "1 policy" if len(self.per_lane) == 1 else f"{len(self.per_lane)} policies"
+        of = f"{policies} on {self.environment['id']} ({self.engine}), {self.episodes:,} episodes each"
+        found = [f"outage {each.outage:.4g}, return {each.mean_return:.4g}" for each in self.pooled]
+        return f"<Evaluation of {of}: {'; '.join(found)}>"
+
 
 def evaluate(
     run: str | Path | Run,
