@@ -217,6 +217,7 @@ def test_the_command_prints_a_table_and_where_it_is_written(run, capsys):
     [
         ("--episodes 0", "episodes is 0"),
         ("--seed 7", "has no seed 7; it was trained with 0, 1"),
+        (f"--seed {10**400}", "has no seed inf; it was trained with 0, 1"),
         ("--probability 0.3", "has no probability 0.3"),
         ("--engine mujoco", "TwoPathEnv-v0 has no MuJoCo model"),
         ("--engine mjx", "invalid choice: 'mjx'"),

@@ -1,5 +1,6 @@
 """A lane: one of the trainings that a run does side by side, and how it is named, described and written into tables."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -142,7 +143,15 @@ def require_home(policy: str, found: Json, asked: Json) -> None:
 def listed(given: Numbers, otherwise: list[float]) -> list[float]:
     """What was asked for, each once."""
     numbers = otherwise if given is None else given if isinstance(given, Sequence) else [given]
-    return list(dict.fromkeys(map(float, numbers)))
+    return list(dict.fromkeys(map(_as_float, numbers)))
+
+
+def _as_float(number: float) -> float:
+    """A whole number that is too large for a float is no lane's, and neither is what stands for it."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def _ends(value: Number) -> tuple[float, ...]:
