@@ -18,11 +18,20 @@ from outage import TASKS, append, read, side_by_side
 STEERED = {"scale": (0.1, 0.01), "tuned": (0.1, 0.2), "fast": (0.1, 0.01)}
 """The probabilities that a preset is judged at."""
 SEPARATE: dict[str, object] = {"separate_critics": True}
-LATER = SEPARATE | {"learning_rate_halving": 240.0, "learning_rate_end": 420.0, "least_multiplier": 0.03}
+ENDING: dict[str, object] = {"learning_rate_halving": 240.0, "learning_rate_end": 420.0, "least_multiplier": 0.03}
+FALLING: dict[str, object] = ENDING | {"falls_from": 0.1}
 VARIANTS: dict[str, dict[str, object]] = {
     "as_is": {},
     "separate": SEPARATE,
-    "later": LATER,
+    "later": SEPARATE | ENDING,
+    "ending": ENDING,
+    "falling": FALLING,
+    "falling_4": FALLING | {"epochs": 4},
+    "falling_gain": FALLING | {"initial_gain": 2.45},
+    "falling_gain_16": FALLING | {"initial_gain": 1.6},
+    "falling_slow": FALLING | {"learning_rate": 4e-4},
+    "gain_8": {"initial_gain": 2.45, "minibatches": 8},
+    "gain_ending": ENDING | {"initial_gain": 2.45},
     "gain": {"initial_gain": 2.45},
     "separate_gain": SEPARATE | {"initial_gain": 2.45},
 }
@@ -39,6 +48,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="trainings side by side")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1000, 1001])
     parser.add_argument("--candidates", type=int, default=8)
+    parser.add_argument("--outages", type=float, nargs="+", help="ask for these (default: those of the preset)")
     parser.add_argument("--episodes", type=int, default=4000, help="fresh ones of every policy")
     parser.add_argument("--steps-scale", type=float, default=1.0, help="share of each preset's own length")
     parser.add_argument("--here", action="store_true", help="train in this process")
@@ -52,6 +62,7 @@ def main() -> int:
     options = ["--here", "--runs", str(args.runs), "--seeds", *map(str, args.seeds)]
     for name in ("candidates", "episodes", "steps_scale"):
         options += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    options += ["--outages", *map(str, args.outages)] if args.outages else []
     commands = {each: [sys.executable, __file__, each, *options] for each in programs}
 
     def keep(program: str, code: int) -> None:
@@ -84,7 +95,7 @@ def train_and_evaluate(program: str, args: argparse.Namespace) -> None:
     preset, variant, task = program.split("/")
     overrides = {"candidates": args.candidates} | VARIANTS[variant]
     steps = max(1, round(args.steps_scale * algorithms()["outage_ppo"].lengths[preset]))
-    constraints = [qcrl.Outage(15, probability) for probability in STEERED[preset]]
+    constraints = [qcrl.Outage(15, probability) for probability in args.outages or STEERED[preset]]
     out = args.runs / program.replace("/", "-")
     run = qcrl.train(
         "outage_ppo", task, constraints, steps, args.seeds, preset, out, resume=True, progress=False, **overrides

@@ -59,13 +59,18 @@ class OutagePPO(PPO):
     """Weight of the outage critic's loss."""
     steering_outages: float = 10.0
     """The multiplier is steered by as many recent episodes as hold so many allowed outages, or by `driver_window`."""
+    falls_from: float = 0.0
+    """The target begins at this probability, where it is above the one asked for, and comes down to that."""
+    falls_for: float = 250.0
+    """Iterations until the target has come down."""
     most_over: float = 1.0
     """Where a larger share of recent episodes is over the limit, training works with one that half of them are over."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("be greater than 0", lambda x: x > 0, "outage_scale", "steering_outages")
+        self.require("be greater than 0", lambda x: x > 0, "outage_scale", "steering_outages", "falls_for")
         self.require("be at least 0", lambda x: x >= 0, "outage_loss_weight")
+        self.require("be at least 0 and at most 1", lambda x: 0 <= x <= 1, "falls_from")
         self.require("be greater than 0 and at most 1", lambda x: 0 < x <= 1, "most_over")
 
     def critic_of(self, constraint: Constraint) -> PPO:
@@ -89,9 +94,17 @@ class OutagePPO(PPO):
             ratio = limits.outage_ratios(constraint, costs, state.window, self.outages_in_window, target)
         else:
             ratio, target = super().steering(env, state)  # type: ignore[assignment]
+            ratio = ratio / self.eased(state)
             if self.most_over < 1:
                 ratio = jnp.where(self._coming_down(env, state, ratio * state.probability), target, ratio)
         return Steering(ratio, target)
+
+    def eased(self, state: State) -> Unit:
+        """How many times the probability that was asked for is the target at present."""
+        if self.falls_from == 0:
+            return 1.0
+        left = jnp.maximum(0.0, 1 - state.iteration / self.falls_for)
+        return jnp.maximum(1.0, self.falls_from / state.probability) ** left
 
     @property
     def cost_outputs(self) -> int:
