@@ -13,6 +13,7 @@ import csv
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -84,7 +85,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no cell that may not end within so long")
     parser.add_argument("--jobs", type=int, default=2, help="cells side by side")
     parser.add_argument("--tables", nargs="+", help="only these (default: all)")
-    parser.add_argument("--algorithms", nargs="+", help="only these (default: all)")
+    parser.add_argument("--match", default="", help="only cells whose name has this regular expression in it")
     parser.add_argument("--lanes", type=int, default=10, help="seeds that are trained as one program")
     parser.add_argument("--steps-scale", type=float, default=1.0, help="share of each preset's own length")
     parser.add_argument("--episodes-scale", type=float, default=1.0, help="share of the fresh episodes")
@@ -95,7 +96,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", help="which ones")
     args = parser.parse_args()
     asked = [cell for cell in cells() if not args.tables or cell.table in args.tables]
-    asked = [cell for cell in asked if not args.algorithms or cell.algorithm in args.algorithms]
+    asked = [cell for cell in asked if re.search(args.match, cell.name)]
     if args.cells:
         return train_and_evaluate([cell for cell in asked if cell.name in args.cells], args)
     path = args.out / "tables.csv"

@@ -149,6 +149,23 @@ def test_what_is_given_stays_and_the_rest_fits(tmp_path):
     assert len(said) == 1
 
 
+def test_schedules_that_end_with_the_training_are_as_long_as_it(tmp_path):
+    scale = build("outage_ppo", "scale")
+    assert fit.scheduled(scale, "scale", 60_000_000, {}) == scale
+    longer = fit.scheduled(scale, "scale", 180_000_000, {})
+    assert (longer.learning_rate_end, longer.falls_for) == pytest.approx((1260, 750))
+    wide = fit.scheduled(replace(scale, num_envs=2304), "scale", 60_000_000, {"falls_for": 250.0})
+    assert (wide.learning_rate_end, wide.falls_for) == (210, 250)
+    fast = build("outage_ppo", "fast")
+    assert fit.scheduled(fast, "fast", 1_000_000, {}) == fast
+    small = dict(num_envs=8, minibatches=1, hidden_sizes=(4,), epochs=1, candidates=1, progress=False)
+    settings = dict(out=tmp_path / "run", preset="scale", **small)
+    run = qcrl.train("outage_ppo", "TwoPathEnv-v0", qcrl.Outage(15, 0.1), 2000, **settings)
+    again = qcrl.train("outage_ppo", "TwoPathEnv-v0", qcrl.Outage(15, 0.1), 3000, resume=True, **settings)
+    ends = [each.config["algorithm"]["fields"]["learning_rate_end"] for each in (run, again)]
+    assert ends == pytest.approx([420 * 2 / 416.67] * 2, rel=1e-4)
+
+
 def test_python_environments_have_a_preset_of_their_own(tmp_path):
     assert (default_preset("qcpo"), default_preset("qcpo", "host")) == ("fast", "host")
     small = {"num_envs": 2, "steps_per_env": 40, "hidden_sizes": (8,), "epochs": 1}

@@ -39,7 +39,7 @@ SMALL = {
     CVaRPG: dict(num_envs=4, steps_per_env=8, hidden_sizes=(4,)),
 }
 """What makes the children of each of these small."""
-OWN = {"qcpo": dict(quantiles=5, tail_quantiles=2)}
+OWN = {"qcpo": dict(quantiles=5, tail_quantiles=2), "outage_ppo": dict(falls_from=0.2)}
 OTHER = {
     # What a change of one step or a half cannot reach, and what needs another setting beside it.
     "num_envs": dict(num_envs=8),

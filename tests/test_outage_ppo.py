@@ -174,6 +174,23 @@ def test_an_outage_is_steered_to_the_margin_below_its_target_and_a_mean_less_far
     assert (float(mean / at), float(outage), float(below)) == (pytest.approx(1.0), 0.0, 0.75)
 
 
+@pytest.mark.parametrize(("iteration", "times"), [(0, 100), (5, 10), (10, 1), (90, 1)])
+def test_a_target_comes_down_to_what_was_asked_for(iteration, times):
+    """From .1 to .001, as a straight line in the logarithm; one above .1 stays."""
+    algorithm = replace(TINY, falls_from=0.1, falls_for=10.0)
+    state = lambda asked: SimpleNamespace(iteration=jnp.asarray(iteration), probability=jnp.asarray(asked))
+    assert float(algorithm.eased(state(0.001))) == pytest.approx(times, rel=1e-4)
+    assert float(algorithm.eased(state(0.2))) == 1
+    assert TINY.eased(state(0.001)) == 1
+
+
+def test_while_the_target_is_higher_so_are_the_outages_that_meet_it():
+    eased = replace(TINY, falls_from=0.4)
+    costs = [30.0] * 40 + [0.0] * 60
+    asked, now = (float(each.steering(ENV, after_episodes(each, costs)).statistic) for each in (TINY, eased))
+    assert (asked, now) == (pytest.approx(4), pytest.approx(1))
+
+
 def test_a_node_of_a_range_rests_while_nothing_is_known_of_it():
     algorithm = replace(TINY, target_margin=0.25)
     state = algorithm.init(ENV, jax.random.key(0), (Outage((5, 30), 0.1),))

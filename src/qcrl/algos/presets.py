@@ -43,6 +43,8 @@ TUNED: Settings = dict(
     target_margin=0.05,
     gain_smoothing=0.8,
 )
+# A multiplier steers the outage of many policies in a row. The last one alone may lie on either side of the target.
+CHOSEN: Settings = dict(candidates=8)
 # What one accelerator earns in minutes: as many steps in a batch as twelve of the paper's, in many environments for few
 # steps each. Minibatches are multiples of 128, or products over them would be padded.
 SCALE: Settings = dict(
@@ -55,12 +57,11 @@ SCALE: Settings = dict(
     matmul_precision="bfloat16",
     window=288,
     driver_window=288,
+    **CHOSEN,
 )
 SCALE_STEPS = 60_000_000
 # Nothing is known of a user's task beforehand: rewards and costs are counted in what they turn out to be.
 SCALED: Settings = dict(reward_scale="auto", cost_scale="auto")
-# A multiplier steers the outage of many policies in a row. The last one alone may lie on either side of the target.
-CHOSEN: Settings = dict(candidates=8)
 # Environments that run in Python: what has proved itself for PPO on many tasks, with scales that follow the task, and
 # gains that count per step. `training.fit` makes the batch smaller where the simulator is slow. A batch holds a few
 # episodes: what a hundred of them say of the costs comes too late, and the multiplier swings.

@@ -28,8 +28,10 @@ def advice(
     )
     steps = run.config.get("steps", 0)
     if low > lane.probability * (SETTLES_AT + SPREAD) and lane.probability <= plan.promise:
+        ends = "algorithm" in run.config and run.config["algorithm"]["fields"].get("learning_rate_end", "inf") != "inf"
+        how = "anew in another folder with" if ends else "on with --resume"
         return (
-            f"{why}; it was trained for {lane.probability:g}, so train on with --resume --steps {1.5 * steps:.3g}, or "
+            f"{why}; it was trained for {lane.probability:g}, so train {how} --steps {1.5 * steps:.3g}, or "
             "promise more in case the environment permits no less"
         )
     found_at = max(found.outage, 1 / found.episodes)

@@ -188,7 +188,7 @@ def check_length(algorithm: Algorithm, steps: float, warn: Callable[[str], None]
     """A learning rate that falls, and a multiplier that rises with it, are meant for a length of training."""
     halving = getattr(algorithm, "learning_rate_halving", 0.0)
     full = 3 * halving * algorithm.steps_per_iteration
-    if steps < full < math.inf:
+    if steps < full < math.inf and getattr(algorithm, "learning_rate_end", math.inf) == math.inf:
         warn(
             f"warning: {steps:,.0f} steps are few for a learning rate that halves every "
             f"{halving:g} iterations; the outage may end above its target, so give {full:,.0f} or more"

@@ -1,6 +1,7 @@
 """Settings that fit an environment in Python: a batch that its simulator fills in seconds, and what follows from it."""
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -80,6 +81,8 @@ FITTED = (
     *("learning_rate_end", "gain_steps"),
 )
 """What `complete` may choose."""
+SCHEDULES = "learning_rate_halving", "learning_rate_end", "falls_for"
+"""What is as long as the training, where the learning rate ends with it."""
 
 
 def chosen_before(out: str | Path | None) -> Settings:
@@ -88,10 +91,12 @@ def chosen_before(out: str | Path | None) -> Settings:
     return {name: stored[name] for name in FITTED if name in stored}
 
 
-def candidates_before(out: str | Path | None) -> Settings:
-    """Those of the run in this folder: one that is older than the choice goes on without, whatever presets say now."""
+def kept_before(out: str | Path | None) -> Settings:
+    """What the run in this folder goes on with, whatever presets and lengths say now."""
     stored = _fields(_before(out))
-    return {"candidates": stored.get("candidates", 1)} if stored else {}
+    schedules = {name: stored[name] for name in SCHEDULES if isinstance(stored.get(name), int | float)}
+    # One that is older than the choice goes on without.
+    return {"candidates": stored.get("candidates", 1)} | schedules if stored else {}
 
 
 def preset_before(out: str | Path | None) -> str | None:
@@ -106,6 +111,18 @@ def _before(out: str | Path | None) -> Json:
 
 def _fields(config: Json) -> Settings:
     return config.get("algorithm", {}).get("fields", {})
+
+
+def scheduled(algorithm: Algorithm, preset: str | None, steps: float, given: Settings) -> Algorithm:
+    """With schedules that end with the training as they end with one of the preset's own length."""
+    usual, own = type(algorithm).presets.get(preset or ""), type(algorithm).lengths.get(preset or "")
+    if usual is None or own is None or not math.isfinite(getattr(algorithm, "learning_rate_end", math.inf)):
+        return algorithm
+    longer = (steps / algorithm.steps_per_iteration) / (own / usual.steps_per_iteration)
+    changed = [name for name in SCHEDULES if hasattr(algorithm, name) and name not in given]
+    if longer == 1 or not changed:
+        return algorithm
+    return dataclasses.replace(algorithm, **{name: longer * getattr(algorithm, name) for name in changed})
 
 
 def complete(

@@ -78,6 +78,7 @@ def train(
     overrides: hyper-parameters of the algorithm, by name. Several learning rates are trained side by side as well.
         `qcrl train ALGO --help` lists them with what they mean; a name that is none is an error that suggests another.
     """
+    named = isinstance(algo, str)
     if isinstance(algo, str):
         find(algo)
     if callback is not None and not callable(callback):
@@ -91,7 +92,7 @@ def train(
     if isinstance(algo, str):
         preset = default_preset(algo, suited) if preset is None else preset
         algo = build(algo, preset)
-        overrides = fit.candidates_before(out) | overrides if resume else overrides
+        overrides = fit.kept_before(out) | overrides if resume else overrides
         if suited is not None and preset == suited:
             given = fit.chosen_before(out) | overrides if resume else overrides
             whole = checks.length(algo, preset, steps, environment)
@@ -100,6 +101,8 @@ def train(
         preset = fit.preset_before(out)
     algorithm = hyperparameters.replace(algo, overrides)
     algorithm = checks.fit(algorithm, environment, overrides)
+    if named and preset != suited:
+        algorithm = fit.scheduled(algorithm, preset, checks.length(algorithm, preset, steps), overrides)
     choosing = algorithm.candidates > 1 and not recent
     recent = algorithm.candidates - 1 if choosing else recent
     lanes = checks.lanes(algorithm, constraint, seeds, first_seed, rates)
