@@ -17,26 +17,39 @@ from outage import TASKS, append, read, side_by_side
 
 STEERED = {"scale": (0.1, 0.01), "tuned": (0.1, 0.2), "fast": (0.1, 0.01)}
 """The probabilities that a preset is judged at."""
-SEPARATE: dict[str, object] = {"separate_critics": True}
-ENDING: dict[str, object] = {"learning_rate_halving": 240.0, "learning_rate_end": 420.0, "least_multiplier": 0.03}
-FALLING: dict[str, object] = ENDING | {"falls_from": 0.1}
-VARIANTS: dict[str, dict[str, object]] = {
+Settings = dict[str, object]
+PLAIN: Settings = {
+    "learning_rate_halving": 120.0,
+    "learning_rate_end": float("inf"),
+    "least_multiplier": 0.1,
+    "falls_from": 0.0,
+    "initial_gain": 1.0,
+    "target_margin": 0.05,
+}
+"""What all presets had when the variants were tried."""
+SEPARATE: Settings = PLAIN | {"separate_critics": True}
+ENDING: Settings = {"learning_rate_halving": 240.0, "learning_rate_end": 420.0, "least_multiplier": 0.03}
+FALLING: Settings = PLAIN | ENDING | {"falls_from": 0.1}
+WIDE: Settings = {"initial_gain": 2.45}
+QUIET: Settings = {"outage_loss_weight": 0.1}
+VARIANTS: dict[str, Settings] = {
     "as_is": {},
+    "plain": PLAIN,
     "separate": SEPARATE,
     "later": SEPARATE | ENDING,
-    "ending": ENDING,
+    "ending": PLAIN | ENDING,
     "falling": FALLING,
     "falling_4": FALLING | {"epochs": 4},
-    "falling_gain": FALLING | {"initial_gain": 2.45},
+    "falling_gain": FALLING | WIDE,
     "falling_gain_16": FALLING | {"initial_gain": 1.6},
     "falling_slow": FALLING | {"learning_rate": 4e-4},
-    "quiet_gain": FALLING | {"initial_gain": 2.45, "outage_loss_weight": 0.1, "target_margin": 0.1},
-    "quiet": {"outage_loss_weight": 0.1},
-    "quiet_wide": {"outage_loss_weight": 0.1, "initial_gain": 2.45},
-    "gain_8": {"initial_gain": 2.45, "minibatches": 8},
-    "gain_ending": ENDING | {"initial_gain": 2.45},
-    "gain": {"initial_gain": 2.45},
-    "separate_gain": SEPARATE | {"initial_gain": 2.45},
+    "quiet_gain": FALLING | WIDE | QUIET | {"target_margin": 0.1},
+    "quiet": PLAIN | QUIET,
+    "quiet_wide": PLAIN | QUIET | WIDE,
+    "gain": PLAIN | WIDE,
+    "gain_8": PLAIN | WIDE | {"minibatches": 8},
+    "gain_ending": PLAIN | ENDING | WIDE,
+    "separate_gain": SEPARATE | WIDE,
 }
 COLUMNS = ("program", "preset", "variant", "environment", "probability", "seed", "policy", "iteration")
 MEASURED = ("episodes", "outage", "mean_return", "mean_cost_over", "train_outage", "train_return", "multiplier", "kl")
