@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ import numpy as np
 TASKS = ("SimpleButtonEnv-v0", "DynamicEnv-v0", "GremlinEnv-v0", "DynamicButtonEnv-v0")
 FRESH = 2000
 """Episodes a seed where 1 in 10 may be over the limit; ten times as many where it is 1 in 100 or less."""
+PATIENCE = 60.0
+"""Seconds that a program has for saving what it has."""
 COLUMNS = ("table", "algorithm", "preset", "inputs", "environment", "probability", "seed", "episodes")
 MEASURED = ("outage", "mean_return", "mean_cost", "mean_cost_over", "seconds")
 
@@ -149,22 +152,31 @@ def run_side_by_side(todo: list[Program], path: Path, args: argparse.Namespace) 
 
 
 def side_by_side(commands: dict[str, list[str]], jobs: int, minutes: float, keep: Callable[[str, int], None]) -> None:
-    """Runs so many commands at a time, for so long, and hands on the name and exit code of each that ends."""
+    """Runs so many commands at a time, for so long, and hands on the name and exit code of each that ends.
+
+    What still runs then is stopped, with all that it has started; trainings save themselves.
+    """
     end, todo, running = time.monotonic() + 60 * minutes, list(commands), {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that those it has started are stopped as well
     share = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    while todo or running:
-        while todo and len(running) < jobs and time.monotonic() < end:
-            name = todo.pop(0)
-            running[subprocess.Popen(commands[name], env=share)] = name
-        time.sleep(0.5)
-        for process, name in list(running.items()):
-            if process.poll() is not None:
-                del running[process]
-                keep(name, process.returncode)
-        if time.monotonic() > end:
-            for process in running:
-                process.terminate()
-            return
+    try:
+        while (todo or running) and time.monotonic() < end:
+            while todo and len(running) < jobs:
+                name = todo.pop(0)
+                running[subprocess.Popen(commands[name], env=share, start_new_session=True)] = name
+            time.sleep(0.5)
+            for process, name in list(running.items()):
+                if process.poll() is not None:
+                    del running[process]
+                    keep(name, process.returncode)
+    finally:
+        for process in running:
+            os.killpg(process.pid, signal.SIGTERM)
+        for process in running:
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def train_and_evaluate(cells: list[Cell], args: argparse.Namespace) -> int:
