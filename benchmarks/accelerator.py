@@ -18,6 +18,7 @@ from pathlib import Path
 from outage import side_by_side
 
 KEPT = Path("runs/accelerator")
+CALLS = KEPT / "promise"
 SCALE = "^scale-outage_ppo.*"
 CELLS = {
     "outage-gremlin-.01": f"{SCALE}Gremlin.*p0.01",
@@ -41,7 +42,7 @@ def commands() -> dict[str, list[str]]:
     found = {
         f"promise-{env}-{promise}": [
             *(*bench, "promise", "--env", env, "--preset", "scale", "--promise", promise, "--kinds", "call"),
-            *("--first-seed", str(FIRST_SEED)),
+            *("--first-seed", str(FIRST_SEED), "--out", str(CALLS)),
         ]
         for env, promise in PROMISES
     }
@@ -67,14 +68,16 @@ def main() -> int:
 
     def keep(name: str, code: int) -> None:
         print(f"{time.strftime('%H:%M:%S')} {name}: exit code {code}", flush=True)
-        for rows in Path("runs/promise").glob("*/rows.csv"):
-            shutil.copy(rows, Path("results/promise") / f"{rows.parent.name}.csv")
         if code == 0:
             with open(done, "a") as file:
                 print(name, file=file)
 
     logged = {name: ["sh", "-c", f'exec "$@" >> {KEPT / name}.log 2>&1', "sh", *line] for name, line in left.items()}
-    side_by_side(logged, args.jobs, args.minutes, keep)
+    try:
+        side_by_side(logged, args.jobs, args.minutes, keep, patience=90.0)
+    finally:
+        for rows in CALLS.glob("*/rows.csv"):
+            shutil.copy(rows, Path("results/promise") / f"{rows.parent.name}-s{FIRST_SEED}.csv")
     return 0
 
 

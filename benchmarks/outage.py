@@ -9,7 +9,9 @@ tables was used to choose a setting.
 """
 
 import argparse
+import contextlib
 import csv
+import fcntl
 import itertools
 import json
 import os
@@ -27,8 +29,6 @@ import numpy as np
 TASKS = ("SimpleButtonEnv-v0", "DynamicEnv-v0", "GremlinEnv-v0", "DynamicButtonEnv-v0")
 FRESH = 2000
 """Episodes a seed where 1 in 10 may be over the limit; ten times as many where it is 1 in 100 or less."""
-PATIENCE = 60.0
-"""Seconds that a program has for saving what it has."""
 COLUMNS = ("table", "algorithm", "preset", "inputs", "environment", "probability", "seed", "episodes")
 MEASURED = ("outage", "mean_return", "mean_cost", "mean_cost_over", "seconds")
 
@@ -151,13 +151,16 @@ def run_side_by_side(todo: list[Program], path: Path, args: argparse.Namespace) 
     side_by_side(commands, args.jobs, args.minutes, keep)
 
 
-def side_by_side(commands: dict[str, list[str]], jobs: int, minutes: float, keep: Callable[[str, int], None]) -> None:
+def side_by_side(
+    commands: dict[str, list[str]], jobs: int, minutes: float, keep: Callable[[str, int], None], patience: float = 60.0
+) -> None:
     """Runs so many commands at a time, for so long, and hands on the name and exit code of each that ends.
 
-    What still runs then is stopped, with all that it has started; trainings save themselves.
+    What still runs then is stopped, with all that it has started; trainings save themselves within `patience` seconds.
     """
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C does, so that those it has started are stopped as well
+        signal.signal(number, lambda *_: sys.exit(143))
     end, todo, running = time.monotonic() + 60 * minutes, list(commands), {}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that those it has started are stopped as well
     share = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     try:
         while (todo or running) and time.monotonic() < end:
@@ -171,12 +174,18 @@ def side_by_side(commands: dict[str, list[str]], jobs: int, minutes: float, keep
                     keep(name, process.returncode)
     finally:
         for process in running:
-            os.killpg(process.pid, signal.SIGTERM)
+            tell_all(process, signal.SIGTERM)
         for process in running:
             try:
-                process.wait(PATIENCE)
+                process.wait(patience)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+                tell_all(process, signal.SIGKILL)
+
+
+def tell_all(process: subprocess.Popen, number: int) -> None:
+    """A process and those it has started, unless they have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 def train_and_evaluate(cells: list[Cell], args: argparse.Namespace) -> int:
@@ -225,13 +234,16 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def append(path: Path, rows: list[dict], columns: Sequence[str] = ("cell", *COLUMNS, *MEASURED)) -> None:
+    """Several programs may do so at a time."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    known, fresh = read(path), path.with_suffix(".new")
-    with open(fresh, "w", newline="") as file:
-        table = csv.DictWriter(file, columns, lineterminator="\n")
-        table.writeheader()
-        table.writerows([*known, *rows])
-    fresh.replace(path)
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known, fresh = read(path), path.with_suffix(".new")
+        with open(fresh, "w", newline="") as file:
+            table = csv.DictWriter(file, columns, lineterminator="\n")
+            table.writeheader()
+            table.writerows([*known, *rows])
+        fresh.replace(path)
 
 
 def tell(rows: list[dict[str, str]], asked: list[Cell]) -> None:

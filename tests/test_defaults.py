@@ -19,7 +19,7 @@ from qcrl.cli.main import main
 from qcrl.envs.host.environment import open_host
 from qcrl.nets.network import Inputs, Memory, Network, only_heads
 from qcrl.sampling.program import Workers
-from qcrl.training import fit
+from qcrl.training import checks, fit
 from qcrl.training.fit import Pace
 
 
@@ -149,21 +149,38 @@ def test_what_is_given_stays_and_the_rest_fits(tmp_path):
     assert len(said) == 1
 
 
-def test_schedules_that_end_with_the_training_are_as_long_as_it(tmp_path):
+def test_schedules_that_end_with_the_training_are_as_long_as_it():
     scale = build("outage_ppo", "scale")
     assert fit.scheduled(scale, "scale", 60_000_000, {}) == scale
     longer = fit.scheduled(scale, "scale", 180_000_000, {})
     assert (longer.learning_rate_end, longer.falls_for) == pytest.approx((1260, 750))
     wide = fit.scheduled(replace(scale, num_envs=2304), "scale", 60_000_000, {"falls_for": 250.0})
     assert (wide.learning_rate_end, wide.falls_for) == (210, 250)
-    fast = build("outage_ppo", "fast")
-    assert fit.scheduled(fast, "fast", 1_000_000, {}) == fast
+    for name in ("fast", "tuned"):  # theirs halves, whatever the length; also where a user lets it end
+        own = replace(build("outage_ppo", name), learning_rate_end=50.0)
+        assert fit.scheduled(own, name, 1_000_000, {"learning_rate_end": 50.0}) == own
+
+
+def test_a_longer_training_goes_on_with_its_schedules_and_what_was_given_must_be_given_again(tmp_path):
     small = dict(num_envs=8, minibatches=1, hidden_sizes=(4,), epochs=1, candidates=1, progress=False)
-    settings = dict(out=tmp_path / "run", preset="scale", **small)
-    run = qcrl.train("outage_ppo", "TwoPathEnv-v0", qcrl.Outage(15, 0.1), 2000, **settings)
-    again = qcrl.train("outage_ppo", "TwoPathEnv-v0", qcrl.Outage(15, 0.1), 3000, resume=True, **settings)
-    ends = [each.config["algorithm"]["fields"]["learning_rate_end"] for each in (run, again)]
+    train = lambda steps, name="run", **more: qcrl.train(
+        "outage_ppo", "TwoPathEnv-v0", qcrl.Outage(15, 0.1), steps, out=tmp_path / name, **small | more
+    )
+    runs = [train(2000, preset="scale"), train(3000, preset="scale", resume=True)]
+    ends = [each.config["algorithm"]["fields"]["learning_rate_end"] for each in runs]
     assert ends == pytest.approx([420 * 2 / 416.67] * 2, rel=1e-4)
+    for preset in ("scale", "tuned"):
+        train(2000, preset, preset=preset, learning_rate_halving=7.0)
+        with pytest.raises(UserError, match="another learning_rate_halving"):
+            train(2000, preset, preset=preset, resume=True)
+
+
+def test_a_target_that_would_not_come_down_in_time_is_told():
+    said = []
+    checks.check_length(build("outage_ppo", "scale"), 6_000_000, said.append)
+    assert "6,000,000 steps are few for a target that comes down for 36,000,000" in said[0]
+    checks.check_length(build("outage_ppo", "scale"), 36_000_000, said.append)
+    assert len(said) == 1
 
 
 def test_python_environments_have_a_preset_of_their_own(tmp_path):

@@ -326,3 +326,4 @@ def test_the_multiplier_rests_while_costs_come_down_from_far_above_the_limit():
     assert steering(algorithm, level) == pytest.approx(10)
     assert steering(algorithm, near) == pytest.approx(4)
     assert steering(TINY, down) == pytest.approx(10)
+    assert steering(replace(algorithm, falls_from=0.9), down) == steering(algorithm, down)

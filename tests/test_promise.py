@@ -345,6 +345,13 @@ def test_what_cannot_be_certified_is_not_trained(fake, tmp_path, env, constraint
     assert not (tmp_path / "run").exists()
 
 
+def test_advice_to_train_anew_where_the_learning_rate_has_ended():
+    config = {"steps": 80_000, "algorithm": {"fields": {"learning_rate_end": 40.0}}}
+    candidate, found = SimpleNamespace(lane=SimpleNamespace(probability=0.05)), Measured(4000, 800, 1.0)
+    text = advice(SimpleNamespace(config=config), [candidate], [found], choose([found], PLAN, POWER), PLAN, 0.09)
+    assert "trained for 0.05, so train anew in another folder with --steps 1.2e+05" in text
+
+
 def test_a_promise_may_be_any_number():
     assert [promised(each) for each in (np.float32(0.1), np.float64(0.1), Fraction(1, 10))] == [0.1] * 3
     assert type(require_confidence(np.float32(0.95))) is float  # JSON knows no other

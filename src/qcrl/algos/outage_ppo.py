@@ -93,10 +93,10 @@ class OutagePPO(PPO):
             target = jnp.asarray(1 - self.target_margin)
             ratio = limits.outage_ratios(constraint, costs, state.window, self.outages_in_window, target)
         else:
-            ratio, target = super().steering(env, state)  # type: ignore[assignment]
-            ratio = ratio / self.eased(state)
+            outage, target = super().steering(env, state)  # type: ignore[assignment]
+            ratio = outage / self.eased(state)
             if self.most_over < 1:
-                ratio = jnp.where(self._coming_down(env, state, ratio * state.probability), target, ratio)
+                ratio = jnp.where(self._coming_down(env, state, outage * state.probability), target, ratio)
         return Steering(ratio, target)
 
     def eased(self, state: State) -> Unit:
@@ -238,8 +238,7 @@ OWN: Settings = dict(
     num_envs=96, steps_per_env=125, chunk_length=125, out_of_phase=True, budget_input=True, cost_scale=1.0, skip=False
 )
 tuned = OutagePPO(**AS_RELEASED | TUNED | OWN, integral_gain=0.025, proportional_gain=0.3, error_clip=1.0)
-# Many steps: the rate ends at 0, and small probabilities are come down to. An outage counts much in the critic's loss,
-# which must not drown the policy's in the network that they share.
+# Many steps: the learning rate ends at 0, and small probabilities are come down to.
 OWN_SCALE: Settings = dict(
     learning_rate_halving=240.0,
     learning_rate_end=420.0,

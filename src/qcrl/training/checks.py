@@ -193,6 +193,12 @@ def check_length(algorithm: Algorithm, steps: float, warn: Callable[[str], None]
             f"warning: {steps:,.0f} steps are few for a learning rate that halves every "
             f"{halving:g} iterations; the outage may end above its target, so give {full:,.0f} or more"
         )
+    falling = getattr(algorithm, "falls_for", 0.0) * algorithm.steps_per_iteration
+    if steps < falling and getattr(algorithm, "falls_from", 0.0) > 0:
+        warn(
+            f"warning: {steps:,.0f} steps are few for a target that comes down for {falling:,.0f}; "
+            "a small probability may not be reached, so give as many, or a lower falls_for"
+        )
 
 
 def check_memory(algorithm: Algorithm, env: Described, lanes: int, say: Callable[[str], None]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from qcrl.algos import hyperparameters
 from qcrl.algos.algorithm import Algorithm
+from qcrl.algos.find import name_of
 from qcrl.envs.host.environment import HostEnv
 from qcrl.envs.host.spaces import random_actions
 from qcrl.errors import BrokenEnvironment, WorkerFailure
@@ -91,12 +92,27 @@ def chosen_before(out: str | Path | None) -> Settings:
     return {name: stored[name] for name in FITTED if name in stored}
 
 
-def kept_before(out: str | Path | None) -> Settings:
+def kept_before(out: str | Path | None, algorithm: Algorithm, preset: str | None) -> Settings:
     """What the run in this folder goes on with, whatever presets and lengths say now."""
-    stored = _fields(_before(out))
-    schedules = {name: stored[name] for name in SCHEDULES if isinstance(stored.get(name), int | float)}
-    # One that is older than the choice goes on without.
-    return {"candidates": stored.get("candidates", 1)} | schedules if stored else {}
+    before = _before(out)
+    stored = _fields(before)
+    if not stored:
+        return {}
+    kept = {"candidates": stored.get("candidates", 1)}  # one that is older than the choice goes on without
+    names = _schedules(algorithm)
+    if (before["preset"], before["algorithm"]["name"]) != (preset, name_of(algorithm)) or not names <= stored.keys():
+        return kept
+    longer = [stored[name] / getattr(algorithm, name) for name in names]
+    # Else somebody gave one of them, and has to give it again.
+    alike = longer and math.isclose(min(longer), max(longer), rel_tol=1e-9)
+    return kept | ({name: stored[name] for name in names} if alike else {})
+
+
+def _schedules(algorithm: Algorithm) -> set[str]:
+    """Those of a preset that are as long as the training: all that it has, where its learning rate ends."""
+    if not math.isfinite(getattr(algorithm, "learning_rate_end", math.inf)):
+        return set()
+    return {name for name in SCHEDULES if hasattr(algorithm, name)}
 
 
 def preset_before(out: str | Path | None) -> str | None:
@@ -113,16 +129,14 @@ def _fields(config: Json) -> Settings:
     return config.get("algorithm", {}).get("fields", {})
 
 
-def scheduled(algorithm: Algorithm, preset: str | None, steps: float, given: Settings) -> Algorithm:
+def scheduled(algorithm: Algorithm, preset: str, steps: float, given: Settings) -> Algorithm:
     """With schedules that end with the training as they end with one of the preset's own length."""
-    usual, own = type(algorithm).presets.get(preset or ""), type(algorithm).lengths.get(preset or "")
-    if usual is None or own is None or not math.isfinite(getattr(algorithm, "learning_rate_end", math.inf)):
+    usual, own = type(algorithm).presets.get(preset), type(algorithm).lengths.get(preset)
+    if usual is None or own is None:
         return algorithm
+    changed = _schedules(usual) - given.keys()
     longer = (steps / algorithm.steps_per_iteration) / (own / usual.steps_per_iteration)
-    changed = [name for name in SCHEDULES if hasattr(algorithm, name) and name not in given]
-    if longer == 1 or not changed:
-        return algorithm
-    return dataclasses.replace(algorithm, **{name: longer * getattr(algorithm, name) for name in changed})
+    return dataclasses.replace(algorithm, **{name: longer * getattr(algorithm, name) for name in sorted(changed)})
 
 
 def complete(

@@ -92,7 +92,7 @@ def train(
     if isinstance(algo, str):
         preset = default_preset(algo, suited) if preset is None else preset
         algo = build(algo, preset)
-        overrides = fit.kept_before(out) | overrides if resume else overrides
+        overrides = fit.kept_before(out, algo, preset) | overrides if resume else overrides
         if suited is not None and preset == suited:
             given = fit.chosen_before(out) | overrides if resume else overrides
             whole = checks.length(algo, preset, steps, environment)
@@ -101,7 +101,7 @@ def train(
         preset = fit.preset_before(out)
     algorithm = hyperparameters.replace(algo, overrides)
     algorithm = checks.fit(algorithm, environment, overrides)
-    if named and preset != suited:
+    if named and preset is not None and preset != suited:
         algorithm = fit.scheduled(algorithm, preset, checks.length(algorithm, preset, steps), overrides)
     choosing = algorithm.candidates > 1 and not recent
     recent = algorithm.candidates - 1 if choosing else recent
