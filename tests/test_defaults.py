@@ -181,6 +181,11 @@ def test_a_target_that_would_not_come_down_in_time_is_told():
     assert "6,000,000 steps are few for a target that comes down for 36,000,000" in said[0]
     checks.check_length(build("outage_ppo", "scale"), 36_000_000, said.append)
     assert len(said) == 1
+    short = fit.scheduled(build("outage_ppo", "scale"), "scale", 6_000_000, {})
+    checks.check_length(short, 6_000_000, said.append)
+    assert "6,000,000 steps are few for a multiplier that moves once in 144,000" in said[1]
+    checks.check_length(build("outage_ppo", "host"), 6_000, said.append)
+    assert len(said) == 2
 
 
 def test_python_environments_have_a_preset_of_their_own(tmp_path):

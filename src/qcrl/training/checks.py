@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from operator import index
 
@@ -184,20 +185,30 @@ def length(algo: str | Algorithm, preset: str | None, steps: float | None, env: 
     return steps
 
 
+FEW_ITERATIONS = 200
+"""A multiplier whose gains count per iteration takes some hundred to rise."""
+
+
 def check_length(algorithm: Algorithm, steps: float, warn: Callable[[str], None]) -> None:
     """A learning rate that falls, and a multiplier that rises with it, are meant for a length of training."""
-    halving = getattr(algorithm, "learning_rate_halving", 0.0)
-    full = 3 * halving * algorithm.steps_per_iteration
-    if steps < full < math.inf and getattr(algorithm, "learning_rate_end", math.inf) == math.inf:
+    batch, value = algorithm.steps_per_iteration, partial(getattr, algorithm)
+    halving = value("learning_rate_halving", 0.0)
+    ends = value("learning_rate_end", math.inf) < math.inf
+    full, falling, enough = 3 * halving * batch, value("falls_for", 0.0) * batch, FEW_ITERATIONS * batch
+    if steps < full < math.inf and not ends:
         warn(
             f"warning: {steps:,.0f} steps are few for a learning rate that halves every "
             f"{halving:g} iterations; the outage may end above its target, so give {full:,.0f} or more"
         )
-    falling = getattr(algorithm, "falls_for", 0.0) * algorithm.steps_per_iteration
-    if steps < falling and getattr(algorithm, "falls_from", 0.0) > 0:
+    elif steps < falling and value("falls_from", 0.0) > 0:
         warn(
             f"warning: {steps:,.0f} steps are few for a target that comes down for {falling:,.0f}; "
             "a small probability may not be reached, so give as many, or a lower falls_for"
+        )
+    elif ends and steps < enough and value("relative_gains", False) and not value("gain_steps", 0):
+        warn(
+            f"warning: {steps:,.0f} steps are few for a multiplier that moves once in {batch:,}; the "
+            f"outage may end above its target, so give {enough:,} or more"
         )
 
 
