@@ -1,5 +1,6 @@
 """What applies to environments in Python where nothing is asked for: scales, batches, presets, separate critics."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -169,6 +170,11 @@ def test_a_longer_training_goes_on_with_its_schedules_and_what_was_given_must_be
     runs = [train(2000, preset="scale"), train(3000, preset="scale", resume=True)]
     ends = [each.config["algorithm"]["fields"]["learning_rate_end"] for each in runs]
     assert ends == pytest.approx([420 * 2 / 416.67] * 2, rel=1e-4)
+    forever = dict(preset="scale", learning_rate_end=math.inf)
+    train(2000, "forever", **forever)
+    with pytest.raises(UserError, match="another learning_rate_end"):
+        train(2000, "forever", preset="scale", resume=True)
+    assert train(3000, "forever", resume=True, **forever).metrics["iteration"].max() == 3
     for preset in ("scale", "tuned"):
         train(2000, preset, preset=preset, learning_rate_halving=7.0)
         with pytest.raises(UserError, match="another learning_rate_halving"):

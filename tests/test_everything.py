@@ -30,6 +30,8 @@ def small(name, preset):
         return SAC
     # Else the learning rate would fall by the end of the first part.
     settled = dict(learning_rate_end=math.inf) if preset == "host" else {}
+    if (name, preset) == ("outage_ppo", "scale"):
+        settled = dict(learning_rate_end=math.inf, learning_rate_halving=240.0, falls_for=250.0)
     return PPO | settled | (dict(lstm_size=8) if algorithms()[name].presets[preset].lstm_size else {})
 
 

@@ -92,20 +92,21 @@ def chosen_before(out: str | Path | None) -> Settings:
     return {name: stored[name] for name in FITTED if name in stored}
 
 
-def kept_before(out: str | Path | None, algorithm: Algorithm, preset: str | None) -> Settings:
-    """What the run in this folder goes on with, whatever presets and lengths say now."""
+def kept_before(out: str | Path | None, algorithm: Algorithm, preset: str | None, given: Settings) -> Settings:
+    """What the run in this folder goes on with, whatever presets and lengths say now; what is given stays."""
     before = _before(out)
     stored = _fields(before)
     if not stored:
         return {}
     kept = {"candidates": stored.get("candidates", 1)}  # one that is older than the choice goes on without
-    names = _schedules(algorithm)
-    if (before["preset"], before["algorithm"]["name"]) != (preset, name_of(algorithm)) or not names <= stored.keys():
+    if (before.get("preset"), before["algorithm"].get("name")) != (preset, name_of(algorithm)):
         return kept
-    longer = [stored[name] / getattr(algorithm, name) for name in names]
+    schedules = {name: stored.get(name) for name in _schedules(algorithm) - given.keys()}
+    if not schedules or not all(isinstance(value, int | float) for value in schedules.values()):
+        return kept
+    longer = [value / getattr(algorithm, name) for name, value in schedules.items()]
     # Else somebody gave one of them, and has to give it again.
-    alike = longer and math.isclose(min(longer), max(longer), rel_tol=1e-9)
-    return kept | ({name: stored[name] for name in names} if alike else {})
+    return kept | schedules if math.isclose(min(longer), max(longer), rel_tol=1e-9) else kept
 
 
 def _schedules(algorithm: Algorithm) -> set[str]:

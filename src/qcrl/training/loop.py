@@ -92,7 +92,7 @@ def train(
     if isinstance(algo, str):
         preset = default_preset(algo, suited) if preset is None else preset
         algo = build(algo, preset)
-        overrides = fit.kept_before(out, algo, preset) | overrides if resume else overrides
+        overrides = fit.kept_before(out, algo, preset, overrides) | overrides if resume else overrides
         if suited is not None and preset == suited:
             given = fit.chosen_before(out) | overrides if resume else overrides
             whole = checks.length(algo, preset, steps, environment)
