@@ -85,7 +85,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/outage_ppo"), help="folder of tables.csv")
     parser.add_argument("--runs", type=Path, default=Path("runs/outage"), help="folder of the run folders")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no cell that may not end within so long")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after so long, saved")
     parser.add_argument("--jobs", type=int, default=2, help="cells side by side")
     parser.add_argument("--tables", nargs="+", help="only these (default: all)")
     parser.add_argument("--match", default="", help="only cells whose name has this regular expression in it")

@@ -34,9 +34,7 @@ WIDE: Settings = {"initial_gain": 2.45}
 QUIET: Settings = {"outage_loss_weight": 0.1}
 VARIANTS: dict[str, Settings] = {
     "as_is": {},
-    "plain": PLAIN,
     "separate": SEPARATE,
-    "later": SEPARATE | ENDING,
     "ending": PLAIN | ENDING,
     "falling": FALLING,
     "falling_4": FALLING | {"epochs": 4},
@@ -48,7 +46,6 @@ VARIANTS: dict[str, Settings] = {
     "quiet_wide": PLAIN | QUIET | WIDE,
     "gain": PLAIN | WIDE,
     "gain_8": PLAIN | WIDE | {"minibatches": 8},
-    "gain_ending": PLAIN | ENDING | WIDE,
     "separate_gain": SEPARATE | WIDE,
 }
 COLUMNS = ("program", "preset", "variant", "environment", "probability", "seed", "policy", "iteration")

@@ -21,7 +21,7 @@ of the presets `scale` and `fast` in results/outage_ppo/tuning.csv, the rows `sh
 LAST_BELOW, LAST_BELOW_AT = (0.8, 0.6), (0.01, 0.1)
 """The chance that the last policy of a training is at or below the planned outage, for promises of .01 and .1. At .1
 recent ones are a tenth apart from it, mostly below, so that one of them is there nearly always; a lower target would
-cost return. With `scale` at .01 they hardly differ from it: of ten calls that aimed for .6, eight were certified."""
+cost return. With `scale` at .01 that was too little: of ten calls that aimed for .6, eight were certified."""
 AFFORDED, AFFORDED_ON_CPU, AFFORDED_ON_ACCELERATORS = 0.25, 1.0, 2.0
 """Steps that certifying may take, as a share of those of the training; calibrating takes as many again. Playing is
 twice as fast as training on a CPU, ten times on an accelerator; the first share is for environments in Python."""

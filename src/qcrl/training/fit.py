@@ -1,4 +1,5 @@
-"""Settings that fit an environment in Python: a batch that its simulator fills in seconds, and what follows from it."""
+"""Settings that fit a training: schedules as long as it is, and for an environment in Python a batch that its simulator
+fills in seconds, and what follows from it."""
 
 import contextlib
 import dataclasses
